@@ -1,0 +1,86 @@
+"""Every error a caller can meet, each one sentence that names the field or file and what is allowed.
+
+All of them derive from `PellucidError`, so one `except` is enough; the command line prints the
+message alone and exits with code 2, the server turns it into an OpenAI-shaped body.
+"""
+
+from __future__ import annotations
+
+
+class PellucidError(Exception):
+    """Base of all errors that are the caller's, the file's or the machine's, never a bug of ours."""
+
+    code: str = "error"
+
+
+class InvalidParameterError(PellucidError, ValueError):
+    """A parameter has a value outside its range.
+
+    `field` is the parameter's public name, so that front ends can point at it.
+    """
+
+    code = "invalid_parameter"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ContextLengthExceededError(InvalidParameterError):
+    """The prompt, or the prompt and the tokens asked for, do not fit into `max_model_len`."""
+
+    code = "context_length_exceeded"
+
+    def __init__(
+        self, num_prompt_tokens: int, max_model_len: int, max_tokens: int | None = None
+    ) -> None:
+        if max_tokens is None:
+            message = (
+                f"prompt has {num_prompt_tokens} tokens, but max_model_len is {max_model_len} and at least "
+                f"one place is needed for the answer: shorten the prompt to {max_model_len - 1} tokens or fewer"
+            )
+        else:
+            message = (
+                f"prompt has {num_prompt_tokens} tokens and max_tokens is {max_tokens}, together "
+                f"{num_prompt_tokens + max_tokens}, but max_model_len is {max_model_len}"
+            )
+        super().__init__("prompt" if max_tokens is None else "max_tokens", message)
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_model_len = max_model_len
+        self.max_tokens = max_tokens
+
+
+class ModelFileError(PellucidError):
+    """A model file is missing, cut, or not what it says it is; the file and the key or tensor are named."""
+
+    code = "model_file"
+
+
+class UnsupportedModelError(PellucidError):
+    """The file is sound, but holds an architecture, tokenizer or tensor type that Pellucid does not know."""
+
+    code = "unsupported_model"
+
+
+class ModelStoreError(PellucidError):
+    """A model could not be found, fetched or kept: unknown name, no network, unwritable folder, full disk."""
+
+    code = "model_store"
+
+
+class ChatTemplateError(PellucidError):
+    """The chat template is missing, refused the messages, or ran past its caps."""
+
+    code = "chat_template"
+
+
+class BackendError(PellucidError):
+    """The kernels asked for are not available on this machine."""
+
+    code = "backend"
+
+
+class NonFiniteError(PellucidError):
+    """A request's activations or logits became NaN or infinite; only that request fails."""
+
+    code = "non_finite"
