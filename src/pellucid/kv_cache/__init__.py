@@ -1,0 +1,6 @@
+"""The memory of the past: keys and values of computed tokens, in blocks of 16.
+
+- `storage.py`: the arrays themselves, one pair per layer; the only file here that knows NumPy.
+- `block_pool.py`: which blocks are free and who shares the others; ints only.
+- `manager.py`: the block table of every request: grow, share a prefix, free; ints only.
+"""
