@@ -1,0 +1,155 @@
+"""Hugging Face repository ids: `owner/name`, `owner/name:Q4_K_M`, `owner/name/file.gguf`, each with `@revision`.
+
+The files lie in Hugging Face's own cache, where other programs find them too. Which file a name stood for is
+remembered, so that using it again needs neither the network nor the huggingface_hub library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pellucid.errors import ModelStoreError, PellucidError
+from pellucid.model_store.cache import cache_folder, make_folder, read_json, storage_error, write_json
+from pellucid.model_store.local import choose_gguf
+from pellucid.model_store.progress import Progress
+
+_ID = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<quant>[\w.-]+)|/(?P<file>[^:@]+\.gguf))?(?:@(?P<revision>[^:@]+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """A repository, and what of it is meant."""
+
+    name: str
+    """As the user wrote it."""
+    repo: str
+    quant: str | None
+    file: str | None
+    revision: str | None
+
+
+def parse(name: str) -> HubReference | None:
+    """Read a name as a repository id, or None if it is not one."""
+    match = _ID.fullmatch(name)
+    if match is None or ".." in match["repo"]:
+        return None
+    return HubReference(name, match["repo"], match["quant"], match["file"], match["revision"])
+
+
+def resolve(reference: HubReference, *, download: bool, progress: Progress) -> Path:
+    """The local file: the one remembered for this name, else fetched. Errors as `model_store.resolve`."""
+    remembered = _remembered(reference)
+    if remembered is not None:
+        return remembered
+    if not download:
+        raise ModelStoreError(f"{reference.name} is not in the model cache: run `pellucid pull {reference.name}`")
+    return fetch(reference, progress)
+
+
+def fetch(reference: HubReference, progress: Progress) -> Path:
+    """Ask the hub which file is meant, fetch it unless its newest state is there, and remember it."""
+    try:
+        from huggingface_hub import HfApi, hf_hub_download
+    except ImportError as error:
+        raise ModelStoreError(
+            f"{reference.name} is on Hugging Face, and the huggingface_hub library for it is missing: "
+            f"run `pip install huggingface_hub`"
+        ) from error
+    try:
+        file = reference.file
+        if file is None:
+            info = HfApi().model_info(reference.repo, revision=reference.revision)
+            names = [sibling.rfilename for sibling in info.siblings or ()]
+            file = choose_gguf(names, reference.quant, f"Hugging Face repository {reference.repo}", f"{reference.repo}/{{file}}")
+        progress.note(f"{reference.repo}: {file}. The repository's own licence applies")
+        path = Path(hf_hub_download(reference.repo, file, revision=reference.revision))
+    except PellucidError:
+        raise
+    except Exception as error:
+        raise hub_failure(reference, error) from error
+    _remember(reference, path)
+    return path
+
+
+def hub_failure(reference: HubReference, error: Exception) -> ModelStoreError:
+    """The one sentence for what the library raised; its class names are stable, its modules are not."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    what = f"{reference.name} could not be fetched from Hugging Face"
+    if isinstance(error, OSError) and error.errno is not None and "HTTPError" not in kinds and not kinds & {"ConnectionError"}:
+        return storage_error(error.errno, _hub_cache())
+    if kinds & {"OfflineModeIsEnabled"} or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return ModelStoreError(f"{what}: HF_HUB_OFFLINE is set and the file is not in the cache; unset it, or name a local GGUF file")
+    if "GatedRepoError" in kinds:
+        return ModelStoreError(f"{what}: access to {reference.repo} must be granted on its page first; then log in with `hf auth login`")
+    if "RepositoryNotFoundError" in kinds:
+        return ModelStoreError(
+            f"{what}: there is no file or folder {reference.name} here and no public repository {reference.repo}; "
+            f"check the name, or log in with `hf auth login` if it is private"
+        )
+    if "RevisionNotFoundError" in kinds:
+        return ModelStoreError(f"{what}: {reference.repo} has no revision {reference.revision}")
+    if "EntryNotFoundError" in kinds and "LocalEntryNotFoundError" not in kinds:
+        return ModelStoreError(f"{what}: {reference.repo} has no file {reference.file}")
+    if kinds & {"HfHubHTTPError", "HTTPStatusError"}:
+        return ModelStoreError(f"{what}: {str(error).splitlines()[0][:300]}")
+    return ModelStoreError(
+        f"{what}: no connection ({type(error).__name__}); connect and try again, or name a local GGUF file as the model"
+    )
+
+
+def cached() -> list[tuple[str, Path, int, bool]]:
+    """GGUF files in Hugging Face's cache: name to use, path, bytes, complete."""
+    found: list[tuple[str, Path, int, bool]] = []
+    root = _hub_cache()
+    with contextlib.suppress(OSError):
+        for folder in sorted(root.glob("models--*--*")):
+            repo = folder.name.removeprefix("models--").replace("--", "/", 1)
+            files = {str(p.relative_to(p.parents[len(p.relative_to(folder / "snapshots").parts) - 2])): p
+                     for p in sorted(folder.glob("snapshots/*/**/*.gguf"))}
+            for file, path in files.items():
+                if path.is_file():
+                    found.append((f"{repo}/{file}", path, path.stat().st_size, True))
+            if any("gguf" in name.lower() for name in [repo]) or files:
+                for blob in folder.glob("blobs/*.incomplete"):
+                    found.append((repo, blob, blob.stat().st_size, False))
+    return found
+
+
+def _hub_cache() -> Path:
+    """Hugging Face's cache folder, by the library's own rules, without importing it."""
+    explicit = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.path.expandvars(os.path.expanduser(explicit or os.path.join(home, "hub"))))
+
+
+def _record_path() -> Path:
+    return cache_folder() / "hub.json"
+
+
+def _remembered(reference: HubReference) -> Path | None:
+    record: Any = read_json(_record_path())
+    entry = record.get(reference.name) if isinstance(record, dict) else None
+    if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+        return None
+    path = Path(entry["path"])
+    try:
+        return path if path.stat().st_size == entry.get("size") else None
+    except OSError:
+        return None
+
+
+def _remember(reference: HubReference, path: Path) -> None:
+    """Keep the name's file; if the cache cannot be written the name still works, only slower."""
+    with contextlib.suppress(OSError, ModelStoreError):
+        make_folder(_record_path().parent)
+        record = read_json(_record_path())
+        record = record if isinstance(record, dict) else {}
+        record[reference.name] = {"path": str(path), "size": path.stat().st_size}
+        write_json(_record_path(), record)
