@@ -37,7 +37,9 @@ class BlockType:
         Raises ValueError where the last dimension is no multiple of `block_size`: rows hold whole blocks.
         """
         if (shape[-1] if shape else 1) % self.block_size:
-            raise ValueError(f"rows of {tuple(shape)} are no multiple of the {self.block_size} elements of a {self.name} block")
+            raise ValueError(
+                f"the rows of shape {tuple(shape)} do not divide into {self.name} blocks of {self.block_size} elements"
+            )
         return math.prod(shape) // self.block_size * self.type_size
 
 
@@ -61,7 +63,7 @@ MXFP4 = BlockType("MXFP4", 39, 32, 17)
 _SERVED = (F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16, MXFP4)
 
 _NAMED_ONLY = (
-    BlockType("Q8_1", 9, 32, 40, served=False),
+    BlockType("Q8_1", 9, 32, 36, served=False),
     BlockType("Q8_K", 15, 256, 292, served=False),
     BlockType("IQ2_XXS", 16, 256, 66, served=False),
     BlockType("IQ2_XS", 17, 256, 74, served=False),

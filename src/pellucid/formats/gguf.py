@@ -19,6 +19,7 @@ import mmap
 import os
 import stat
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -128,10 +129,9 @@ class GGUFTensor:
         start = -(-self.offset // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (self.offset + self.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         if advise is not None and end > start:
-            try:
+            # Only advice: a system that refuses it costs memory, not correctness.
+            with suppress(OSError):
                 self.mapping.madvise(advise, start, end - start)
-            except OSError:
-                pass  # only advice: a file system that refuses it costs memory, not correctness
 
 
 class GGUFFile:
@@ -212,6 +212,18 @@ def _shown(name: str) -> str:
     return ascii(name if len(name) <= 80 else name[:80] + "...")
 
 
+@dataclass(frozen=True, slots=True)
+class _TensorInfo:
+    """What the header says of a tensor; the data's start is known only after the last of them."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: BlockType
+    offset: int
+    """Bytes from the start of the tensor data."""
+    nbytes: int
+
+
 class _Reader:
     """A cursor over the header."""
 
@@ -244,7 +256,8 @@ class _Reader:
 
     def cut_short(self, what: str, end: int) -> ModelFileError:
         return ModelFileError(
-            f"{self.path} is cut short or damaged: {what} needs bytes to {end:,}, the file has {self.size:,}; fetch it again"
+            f"{self.path} is cut short or damaged: {what} needs bytes to {end:,}, the file has {self.size:,}; "
+            "fetch it again"
         )
 
     def need(self, count: int, what: str) -> int:
@@ -290,10 +303,13 @@ class _Reader:
         self.need(4, "the header")
         version = self.u32("the header")
         if version & 0xFFFF == 0:
-            raise ModelFileError(f"{self.path} is a big-endian GGUF file, but only little-endian ones are supported: convert it")
+            raise ModelFileError(
+                f"{self.path} is a big-endian GGUF file, but only little-endian ones are supported: convert it"
+            )
         if version not in SUPPORTED_VERSIONS:
             raise ModelFileError(
-                f"{self.path} is GGUF version {version}, but only versions 2 and 3 are supported: convert it again with current tools"
+                f"{self.path} is GGUF version {version}, but only versions 2 and 3 are supported: "
+                "convert the model again with current tools"
             )
         tensor_count, kv_count = self.u64("the header"), self.u64("the header")
         self.need_room(kv_count, _MIN_KV_BYTES, f"kv_count {kv_count:,}")
@@ -380,13 +396,13 @@ class _Reader:
 
     # Tensors
 
-    def check_alignment(self, alignment: Any) -> int:
-        if not isinstance(alignment, int) or isinstance(alignment, bool) or alignment < 1 or alignment & (alignment - 1):
+    def check_alignment(self, alignment: object) -> int:
+        # type() rather than isinstance: True is no alignment.
+        if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise self.damaged(f"key '{ALIGNMENT_KEY}' must be a power of two")
         return alignment
 
-    def read_tensor_info(self, index: int, count: int, alignment: int) -> tuple[str, tuple[int, ...], BlockType, int, int]:
-        """Returns (name, shape in NumPy order, type, offset from the data's start, bytes)."""
+    def read_tensor_info(self, index: int, count: int, alignment: int) -> _TensorInfo:
         name = self.name(f"the name of tensor {index + 1} of {count}")
         what = f"tensor {_shown(name)}"
         n_dims = self.u32(what)
@@ -398,28 +414,28 @@ class _Reader:
         type_id, offset = self.u32(what), self.u64(what)
         block_type = BLOCK_TYPES.get(type_id)
         if block_type is None:
-            raise ModelFileError(f"{self.path} holds {what} of the unknown type {type_id}: the file is damaged or newer than this reader")
+            raise ModelFileError(
+                f"{self.path} holds {what} of the unknown type {type_id}: the file is damaged or newer than this reader"
+            )
         try:
             nbytes = block_type.nbytes(shape)
         except ValueError as error:
             raise self.damaged(f"{what}: {error}") from None
         if offset % alignment:
-            raise self.damaged(f"{what} starts at offset {offset:,}, which is no multiple of the alignment {alignment:,}")
-        return name, shape, block_type, offset, nbytes
+            raise self.damaged(f"{what} has the offset {offset:,}, which is no multiple of the alignment {alignment:,}")
+        return _TensorInfo(name, shape, block_type, offset, nbytes)
 
-    def place_tensors(
-        self, infos: list[tuple[str, tuple[int, ...], BlockType, int, int]], data_offset: int
-    ) -> dict[str, GGUFTensor]:
+    def place_tensors(self, infos: list[_TensorInfo], data_offset: int) -> dict[str, GGUFTensor]:
         tensors: dict[str, GGUFTensor] = {}
         whole = np.frombuffer(self.mapping, np.uint8)
-        for name, shape, block_type, offset, nbytes in infos:
-            start = data_offset + offset
-            end = start + nbytes
+        for info in infos:
+            start = data_offset + info.offset
+            end = start + info.nbytes
             if end > self.size:
-                raise self.cut_short(f"tensor {_shown(name)}", end)
-            if name in tensors:
-                raise self.damaged(f"tensor {_shown(name)} stands in it twice")
-            tensors[name] = GGUFTensor(name, shape, block_type, whole[start:end], start, self.mapping)
+                raise self.cut_short(f"tensor {_shown(info.name)}", end)
+            if info.name in tensors:
+                raise self.damaged(f"tensor {_shown(info.name)} stands in it twice")
+            tensors[info.name] = GGUFTensor(info.name, info.shape, info.type, whole[start:end], start, self.mapping)
         self.check_overlaps(tensors)
         return tensors
 
