@@ -1,10 +1,10 @@
 """The cache folder: where models lie, which are known to be whole, and who may work on one.
 
-    models/<alias>/<file>.gguf        a whole model; nothing half-made ever has this name
-    models/<alias>/verified.json      size and time of the file when its checksum was last right
-    partial/<alias>/                  parts on their way; what is finished is kept for the next try
-    locks/<alias>.lock                held while someone fetches
-    hub.json                          files of Hugging Face repositories that were asked for
+models/<alias>/<file>.gguf        a whole model; nothing half-made ever has this name
+models/<alias>/verified.json      size and time of the file when its checksum was last right
+partial/<alias>/                  parts on their way; what is finished is kept for the next try
+locks/<alias>.lock                held while someone fetches
+hub.json                          files of Hugging Face repositories that were asked for
 """
 
 from __future__ import annotations

