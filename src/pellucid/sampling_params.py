@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from pellucid.errors import InvalidParameterError
@@ -24,6 +25,8 @@ PRESETS: dict[PresetName, dict[str, float | int]] = {
 MAX_N = 128
 MAX_STOP_STRINGS = 64
 MAX_LOGPROBS = 1024
+MAX_LOGIT_BIAS = 100.0
+MAX_SEED = 2**63 - 1
 MIN_TEMPERATURE = 1e-5
 """Temperatures at or below this are greedy: the quotient of two float32 logits would overflow or be noise."""
 
@@ -43,15 +46,21 @@ class SamplingParams:
     temperature: float = field(default=1.0, metadata=_help("Divides the logits; 0 is greedy."))
     top_k: int = field(default=0, metadata=_help("Keep the k most probable tokens; 0 or -1 keeps all."))
     top_p: float = field(default=1.0, metadata=_help("Keep the fewest tokens whose probabilities reach this sum."))
-    min_p: float = field(default=0.0, metadata=_help("Drop tokens less probable than this times the most probable one."))
+    min_p: float = field(
+        default=0.0, metadata=_help("Drop tokens less probable than this times the most probable one.")
+    )
     repetition_penalty: float = field(
         default=1.0, metadata=_help("Divides positive and multiplies negative logits of tokens in prompt or output.")
     )
     frequency_penalty: float = field(default=0.0, metadata=_help("Subtracted once per occurrence in the output."))
     presence_penalty: float = field(default=0.0, metadata=_help("Subtracted once if the token is in the output."))
     seed: int | None = field(default=None, metadata=_help("Seed of the draw; one is given and reported when unset."))
-    max_tokens: int | None = field(default=None, metadata=_help("Most tokens to generate; to the end of the context when unset."))
-    min_tokens: int = field(default=0, metadata=_help("End and stop tokens are impossible before this many tokens."))
+    max_tokens: int | None = field(
+        default=None, metadata=_help("Most tokens to generate; to the end of the context when unset.")
+    )
+    min_tokens: int = field(
+        default=0, metadata=_help("End and stop tokens are impossible before this many tokens.")
+    )
     stop: tuple[str, ...] = field(default=(), metadata=_help("Strings that end the answer and are not part of it."))
     stop_token_ids: tuple[int, ...] = field(default=(), metadata=_help("Token ids that end the answer."))
     include_stop_str_in_output: bool = field(default=False, metadata=_help("Keep the stop string in the text."))
@@ -64,33 +73,45 @@ class SamplingParams:
     skip_special_tokens: bool = field(default=True, metadata=_help("Leave control tokens out of the text."))
 
     def __post_init__(self) -> None:
+        keep_all = "a whole number of at least 1, or 0 or -1 to keep all tokens"
+        self._set("n", _integer("n", self.n, 1, MAX_N))
+        self._set("temperature", _number("temperature", self.temperature, 0.0, math.inf))
+        self._set("top_k", _integer("top_k", self.top_k, -1, None, allowed=keep_all))
+        self._set("top_p", _number("top_p", self.top_p, 0.0, 1.0, open_low=True))
+        self._set("min_p", _number("min_p", self.min_p, 0.0, 1.0))
+        self._set(
+            "repetition_penalty",
+            _number("repetition_penalty", self.repetition_penalty, 0.0, math.inf, open_low=True),
+        )
+        self._set("frequency_penalty", _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0))
+        self._set("presence_penalty", _number("presence_penalty", self.presence_penalty, -2.0, 2.0))
+        self._set("seed", _optional_integer("seed", self.seed, 0, MAX_SEED))
+        self._set("max_tokens", _optional_integer("max_tokens", self.max_tokens, 1, None))
+        self._set("min_tokens", _integer("min_tokens", self.min_tokens, 0, None))
         self._set("stop", _strings("stop", self.stop))
         self._set("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        self._set("logit_bias", _bias(self.logit_bias))
         self._set("banned_token_ids", _ids("banned_token_ids", self.banned_token_ids))
+        self._set("logprobs", _optional_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS))
+        self._set("prompt_logprobs", _optional_integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS))
         if self.allowed_token_ids is not None:
             self._set("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids))
-            if not self.allowed_token_ids:
-                raise InvalidParameterError("allowed_token_ids", "allowed_token_ids is empty, but must name at least one id")
-        self._set("logit_bias", _bias(self.logit_bias))
-        _integer("n", self.n, 1, MAX_N)
-        _number("temperature", self.temperature, 0.0, math.inf)
-        _integer("top_k", self.top_k, -1, None, note="a whole number of at least 1, or 0 or -1 to keep all tokens")
-        _number("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _number("min_p", self.min_p, 0.0, 1.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, math.inf, open_low=True)
-        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _integer("seed", self.seed, 0, 2**63 - 1, optional=True)
-        _integer("max_tokens", self.max_tokens, 1, None, optional=True)
-        _integer("min_tokens", self.min_tokens, 0, None)
-        _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS, optional=True)
-        _integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS, optional=True)
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
-                raise InvalidParameterError(name, f"{name} is {getattr(self, name)!r}, but must be true or false")
+                raise _refusal(name, getattr(self, name), "true or false")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuse values that are in range one by one, but leave nothing to do."""
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise _refusal("min_tokens", self.min_tokens, f"at most max_tokens, which is {self.max_tokens}")
+        if self.allowed_token_ids is None:
+            return
+        if not self.allowed_token_ids:
+            raise _refusal("allowed_token_ids", [], "a list of at least one token id")
+        if set(self.allowed_token_ids) <= set(self.banned_token_ids):
             raise InvalidParameterError(
-                "min_tokens", f"min_tokens is {self.min_tokens}, but must not be above max_tokens, which is {self.max_tokens}"
+                "allowed_token_ids", "allowed_token_ids has only ids that are in banned_token_ids too"
             )
 
     def _set(self, name: str, value: object) -> None:
@@ -105,8 +126,8 @@ class SamplingParams:
     def from_preset(cls, preset: str, **overrides: Any) -> SamplingParams:
         """The preset's values with the given fields put over them."""
         if preset not in PRESETS:
-            raise InvalidParameterError("preset", f"preset is {preset!r}, but must be one of {', '.join(PRESETS)}")
-        return cls(**{**PRESETS[preset], **overrides})  # type: ignore[arg-type]
+            raise _refusal("preset", preset, f"one of {', '.join(PRESETS)}")
+        return cls(**{**PRESETS[preset], **overrides})
 
 
 def sampling_param_names() -> tuple[str, ...]:
@@ -114,55 +135,89 @@ def sampling_param_names() -> tuple[str, ...]:
     return tuple(f.name for f in fields(SamplingParams))
 
 
-def _integer(name: str, value: Any, low: int, high: int | None, *, optional: bool = False, note: str | None = None) -> None:
-    if value is None and optional:
-        return
-    if isinstance(value, int) and not isinstance(value, bool) and value >= low and (high is None or value <= high):
-        return
-    span = note or (f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}")
-    raise InvalidParameterError(name, f"{name} is {value!r}, but must be {span}")
+def _refusal(name: str, value: Any, allowed: str) -> InvalidParameterError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    return InvalidParameterError(name, f"{name} is {shown}, but must be {allowed}")
 
 
-def _number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if is_number and (value > low if open_low else value >= low) and value <= high:
-        return
+def _integer(name: str, value: Any, low: int, high: int | None, *, allowed: str | None = None) -> int:
+    span = f"of at least {low}" if high is None else f"from {low} to {high}"
+    if not _is_integer(value) or value < low or (high is not None and value > high):
+        raise _refusal(name, value, allowed or f"a whole number {span}")
+    return int(value)
+
+
+def _optional_integer(name: str, value: Any, low: int, high: int | None) -> int | None:
+    return None if value is None else _integer(name, value, low, high)
+
+
+def _number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> float:
     floor = f"above {low:g}" if open_low else f"at least {low:g}"
     span = f"a finite number {floor}" if high == math.inf else f"a number {floor} and at most {high:g}"
-    raise InvalidParameterError(name, f"{name} is {value!r}, but must be {span}")
+    number = _finite(value)
+    if number is None or number > high or number < low or (open_low and number == low):
+        raise _refusal(name, value, span)
+    return number
+
+
+def _is_integer(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral)
+
+
+def _finite(value: Any) -> float | None:
+    """The value as a float, or None where it is no number or not finite."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond float64
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _strings(name: str, value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
-    strings = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else None
-    if strings is None or not all(isinstance(s, str) and s for s in strings) or len(strings) > MAX_STOP_STRINGS:
-        raise InvalidParameterError(name, f"{name} must be a non-empty string or a list of at most {MAX_STOP_STRINGS} of them")
-    return strings
+    strings = (value,) if isinstance(value, str) else value
+    allowed = f"a string or a list of at most {MAX_STOP_STRINGS} strings, none of them empty"
+    if not isinstance(strings, (list, tuple)) or not all(isinstance(s, str) and s for s in strings):
+        raise _refusal(name, value, allowed)
+    if len(strings) > MAX_STOP_STRINGS:
+        raise InvalidParameterError(name, f"{name} has {len(strings)} strings, more than {MAX_STOP_STRINGS}")
+    return tuple(strings)
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
     if value is None:
         return ()
-    ids = tuple(value) if isinstance(value, (list, tuple, set, frozenset, range)) else None
-    if ids is None or not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
-        raise InvalidParameterError(name, f"{name} must be a list of token ids, whole numbers from 0")
-    return ids
+    if not isinstance(value, (list, tuple, set, frozenset, range)):
+        raise _refusal(name, value, "a list of token ids, whole numbers from 0")
+    for token_id in value:
+        if not _is_integer(token_id) or token_id < 0:
+            raise InvalidParameterError(name, f"{name} has {token_id!r}, but token ids are whole numbers from 0")
+    return tuple(sorted(map(int, value)) if isinstance(value, (set, frozenset)) else map(int, value))
 
 
 def _bias(value: Any) -> dict[int, float]:
     if value is None:
         return {}
-    message = "logit_bias must map token ids to numbers from -100 to 100"
+    name = "logit_bias"
     if not isinstance(value, Mapping):
-        raise InvalidParameterError("logit_bias", message)
+        raise _refusal(name, value, f"a mapping of token ids to numbers from -{MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}")
     bias: dict[int, float] = {}
     for key, number in value.items():
-        try:
-            token_id = int(key)
-        except (TypeError, ValueError):
-            raise InvalidParameterError("logit_bias", f"{message}, but has the key {key!r}") from None
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not -100 <= number <= 100 or token_id < 0:
-            raise InvalidParameterError("logit_bias", f"{message}, but has {key!r}: {number!r}")
-        bias[token_id] = float(number)
+        token_id = _bias_id(key)
+        if token_id is None:
+            raise InvalidParameterError(name, f"{name} has the key {key!r}, but token ids are whole numbers from 0")
+        if token_id in bias:
+            raise InvalidParameterError(name, f"{name} has the token id {token_id} twice, but must have it once")
+        bias[token_id] = _number(f"{name}[{token_id}]", number, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
     return bias
+
+
+def _bias_id(key: Any) -> int | None:
+    """The key as a token id; JSON objects have only strings as keys."""
+    if isinstance(key, str):
+        return int(key) if key.isascii() and key.isdigit() and len(key) <= 10 else None
+    return int(key) if _is_integer(key) and key >= 0 else None

@@ -1,0 +1,72 @@
+"""One call per token: raw logits and the answer's state in, the chosen id and its raw logprobs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pellucid.errors import InvalidParameterError
+from pellucid.sampling.candidates import FloatArray
+from pellucid.sampling.draw import uniform
+from pellucid.sampling.logprobs import raw_logprobs
+from pellucid.sampling.stages import StageObserver, run_stages
+from pellucid.sampling.state import SamplingState
+from pellucid.sampling_params import SamplingParams
+
+__all__ = ["SampledToken", "Sampler", "SamplingState", "check_params_against_vocab"]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """The chosen token; the logprobs are those of the raw logits, and None unless `params.logprobs` is set."""
+
+    token_id: int
+    logprob: float | None = None
+    top_logprobs: list[tuple[int, float, int]] | None = None
+    """(id, logprob, rank): the chosen token first, then the most probable ones without it."""
+
+
+class Sampler:
+    """Chooses tokens. Holds no state of any request: see `SamplingState`."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def sample(
+        self, logits: FloatArray, request: SamplingState, observer: StageObserver | None = None
+    ) -> SampledToken:
+        """The token at `request.position`, a pure function of (logits, params, ids so far, seed, sample_index).
+
+        `logits` are the raw float32 logits [vocab_size], read and not changed. The caller appends the token to
+        `request.output_token_ids`. Raises `NonFiniteError` for NaN or +inf, `InvalidParameterError` where the
+        parameters leave no token; both are this request's alone.
+        """
+        if logits.shape != (self.vocab_size,) or logits.dtype != np.float32:
+            raise ValueError(f"logits are {logits.dtype} {logits.shape}, but must be float32 ({self.vocab_size},)")
+        candidates = run_stages(logits, request, observer)
+        if request.params.greedy:
+            token_id = candidates.first()
+        else:
+            token_id = candidates.pick(uniform(request.seed, request.sample_index, request.position))
+        if request.params.logprobs is None:
+            return SampledToken(token_id)
+        entries = raw_logprobs(logits, request.params.logprobs, token_id)
+        return SampledToken(token_id, entries[0][1], entries)
+
+
+def check_params_against_vocab(params: SamplingParams, vocab_size: int) -> None:
+    """Raise `InvalidParameterError` naming the first field that has a token id the model does not have."""
+    fields: tuple[tuple[str, Iterable[int]], ...] = (
+        ("logit_bias", params.logit_bias),
+        ("allowed_token_ids", params.allowed_token_ids or ()),
+        ("banned_token_ids", params.banned_token_ids),
+        ("stop_token_ids", params.stop_token_ids),
+    )
+    for name, ids in fields:
+        for token_id in ids:
+            if token_id >= vocab_size:
+                raise InvalidParameterError(
+                    name, f"{name} has the token id {token_id}, but must be below the vocabulary's size, {vocab_size}"
+                )

@@ -1,0 +1,203 @@
+"""The ordered stages between raw logits and the draw: `STAGES`, as the house plan's sampling order has them.
+
+A stage whose parameter is at its neutral value does not run. Greedy decoding skips the stages that keep the
+most probable token where it is. An observer, if there is one, is shown the candidates after every stage that ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from pellucid.errors import InvalidParameterError, NonFiniteError
+from pellucid.sampling.candidates import Candidates, FloatArray
+from pellucid.sampling.state import LogitsProcessor, SamplingState
+
+
+class StageObserver(Protocol):
+    """Watches a run of the stages."""
+
+    def on_stage(self, name: str, parameter: Any, candidates: Candidates) -> None:
+        """Called with "raw" before the first stage, then after each stage that ran.
+
+        `candidates` goes on to change: copy what you keep, change nothing.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step from logits to candidates."""
+
+    name: str
+    parameter: Callable[[SamplingState], Any]
+    """The parameter's value, or None where the stage is neutral and does not run."""
+    apply: Callable[[Candidates, SamplingState], None]
+    moves_logits: bool
+    """Whether the most probable token can change; the others are skipped by greedy decoding."""
+
+
+def _unless(value: float, neutral: float) -> float | None:
+    return None if value == neutral else value
+
+
+def _logit_bias(candidates: Candidates, state: SamplingState) -> None:
+    logits = candidates.writable_logits()
+    for token_id, bias in state.params.logit_bias.items():
+        logits[token_id] += np.float32(bias)
+
+
+def _allowed_token_ids(candidates: Candidates, state: SamplingState) -> None:
+    logits = candidates.writable_logits()
+    allowed = state.id_array("allowed", state.params.allowed_token_ids or (), len(logits))
+    kept = logits[allowed]
+    logits.fill(-np.inf)
+    logits[allowed] = kept
+
+
+def _banned_token_ids(candidates: Candidates, state: SamplingState) -> None:
+    logits = candidates.writable_logits()
+    logits[state.id_array("banned", state.params.banned_token_ids, len(logits))] = -np.inf
+
+
+def _min_tokens(candidates: Candidates, state: SamplingState) -> None:
+    logits = candidates.writable_logits()
+    logits[state.id_array("end", state.end_token_ids, len(logits))] = -np.inf
+
+
+def _active_min_tokens(state: SamplingState) -> int | None:
+    missing = len(state.output_token_ids) < state.params.min_tokens
+    return state.params.min_tokens if missing and state.end_token_ids else None
+
+
+def _logits_processors(candidates: Candidates, state: SamplingState) -> None:
+    logits = candidates.writable_logits()
+    for processor in state.logits_processors:
+        logits = _processed(processor, list(state.output_token_ids), logits)
+    candidates.logits = logits
+
+
+def _processed(processor: LogitsProcessor, output_token_ids: list[int], logits: FloatArray) -> FloatArray:
+    name = getattr(processor, "__name__", type(processor).__name__)
+    try:
+        result = np.asarray(processor(output_token_ids, logits), dtype=np.float32)
+    except Exception as error:  # a user's code: its failure is this request's alone
+        raise InvalidParameterError(
+            "logits_processors", f"logits processor {name} failed with {type(error).__name__}: {error}"
+        ) from error
+    if result.shape != logits.shape:
+        raise InvalidParameterError(
+            "logits_processors",
+            f"logits processor {name} gave an array of shape {result.shape}, but must give {logits.shape}",
+        )
+    top = result[result.argmax()]
+    if np.isnan(top) or top == np.inf:
+        raise NonFiniteError(f"logits processor {name} gave a logit of {top}, but they must be finite or -inf")
+    # The result may be an array the processor keeps: later stages write into their own.
+    return result if result is logits else result.copy()
+
+
+def _repetition_penalty(candidates: Candidates, state: SamplingState) -> None:
+    """Keskar et al., "CTRL", 2019, section 4.1, with negative logits multiplied so that they fall too."""
+    logits = candidates.writable_logits()
+    ids = state.token_counts().ids
+    values = logits[ids]
+    # A penalty beyond float32 ends in an infinite logit, which the check after this stage reports.
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        penalty = np.float32(state.params.repetition_penalty)
+        logits[ids] = np.where(values > 0, values / penalty, values * penalty)
+
+
+def _frequency_penalty(candidates: Candidates, state: SamplingState) -> None:
+    logits = candidates.writable_logits()
+    counts = state.token_counts()
+    logits[counts.ids] -= np.float32(state.params.frequency_penalty) * counts.output_counts
+
+
+def _presence_penalty(candidates: Candidates, state: SamplingState) -> None:
+    logits = candidates.writable_logits()
+    counts = state.token_counts()
+    logits[counts.ids[counts.output_counts > 0]] -= np.float32(state.params.presence_penalty)
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("logit_bias", lambda s: s.params.logit_bias or None, _logit_bias, True),
+    Stage("allowed_token_ids", lambda s: s.params.allowed_token_ids, _allowed_token_ids, True),
+    Stage("banned_token_ids", lambda s: s.params.banned_token_ids or None, _banned_token_ids, True),
+    Stage("min_tokens", _active_min_tokens, _min_tokens, True),
+    Stage("logits_processors", lambda s: s.logits_processors or None, _logits_processors, True),
+    Stage("repetition_penalty", lambda s: _unless(s.params.repetition_penalty, 1.0), _repetition_penalty, True),
+    Stage("frequency_penalty", lambda s: _unless(s.params.frequency_penalty, 0.0), _frequency_penalty, True),
+    Stage("presence_penalty", lambda s: _unless(s.params.presence_penalty, 0.0), _presence_penalty, True),
+    Stage(
+        "temperature",
+        lambda s: _unless(s.params.temperature, 1.0),
+        lambda c, s: c.set_temperature(s.params.temperature),
+        False,
+    ),
+    Stage("min_p", lambda s: _unless(s.params.min_p, 0.0), lambda c, s: c.keep_min_p(s.params.min_p), False),
+    Stage(
+        "top_k",
+        lambda s: s.params.top_k if s.params.top_k > 0 else None,
+        lambda c, s: c.keep_top_k(s.params.top_k),
+        False,
+    ),
+    Stage("top_p", lambda s: _unless(s.params.top_p, 1.0), lambda c, s: c.keep_top_p(s.params.top_p), False),
+)
+"""All stages in their order; the draw follows the last one."""
+
+
+_MASKING = ("allowed_token_ids", "banned_token_ids", "min_tokens", "logits_processors")
+
+
+def run_stages(logits: FloatArray, state: SamplingState, observer: StageObserver | None = None) -> Candidates:
+    """The candidates that are left after every stage, and their weights.
+
+    `logits` are float32 [vocab], read and not changed. Raises `NonFiniteError` for NaN and +inf, and
+    `InvalidParameterError` where the parameters leave no token that can be drawn.
+    """
+    candidates = Candidates(logits)
+    _check_raw(candidates)
+    if observer is not None:
+        observer.on_stage("raw", None, candidates)
+    greedy = state.params.greedy
+    moved = False
+    for stage in STAGES:
+        if greedy and not stage.moves_logits:
+            break
+        parameter = stage.parameter(state)
+        if parameter is None:
+            continue
+        if moved and not stage.moves_logits:
+            _check_moved(candidates, state)
+            moved = False
+        stage.apply(candidates, state)
+        moved |= stage.moves_logits
+        if observer is not None:
+            if moved:
+                _check_moved(candidates, state)
+            observer.on_stage(stage.name, parameter, candidates)
+    if moved:
+        _check_moved(candidates, state)
+    return candidates
+
+
+def _check_raw(candidates: Candidates) -> None:
+    largest = float(candidates.largest)
+    if not np.isfinite(largest):
+        raise NonFiniteError(f"the model's logits are not finite: the largest is {largest}")
+
+
+def _check_moved(candidates: Candidates, state: SamplingState) -> None:
+    candidates.logits_changed()
+    largest = float(candidates.largest)
+    if largest == -np.inf:
+        running = [stage.name for stage in STAGES if stage.moves_logits and stage.parameter(state) is not None]
+        masking = [name for name in running if name in _MASKING] or running
+        names = ", ".join(masking)
+        raise InvalidParameterError(masking[0], f"no token can be drawn: {names} make every one impossible")
+    if not np.isfinite(largest):
+        raise NonFiniteError(f"the penalties or biases of this request made a logit {largest}")
