@@ -6,6 +6,9 @@ that q · k of a whole block is `head_dim` multiply-adds on a vector of block_si
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,12 +48,13 @@ class KVCacheStorage:
         self.head_dim = head_dim
         self.block_size = block_size
         self.dtype: KVCacheDType = dtype
-        number = np.dtype(dtype)
+        per_layer = num_blocks * num_kv_heads * head_dim * block_size
+        arena = _zero_pages(2 * num_layers * per_layer * KV_DTYPE_BYTES[dtype]).view(dtype).reshape(2 * num_layers, per_layer)
         self.keys: list[npt.NDArray[Any]] = [
-            np.zeros((num_blocks, num_kv_heads, head_dim, block_size), dtype=number) for _ in range(num_layers)
+            arena[2 * layer].reshape(num_blocks, num_kv_heads, head_dim, block_size) for layer in range(num_layers)
         ]
         self.values: list[npt.NDArray[Any]] = [
-            np.zeros((num_blocks, num_kv_heads, block_size, head_dim), dtype=number) for _ in range(num_layers)
+            arena[2 * layer + 1].reshape(num_blocks, num_kv_heads, block_size, head_dim) for layer in range(num_layers)
         ]
 
     @property
@@ -58,3 +62,25 @@ class KVCacheStorage:
         """Bytes reserved for keys and values of all layers."""
         per_block = 2 * self.num_kv_heads * self.head_dim * self.block_size * KV_DTYPE_BYTES[self.dtype]
         return self.num_layers * self.num_blocks * per_block
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Zero the given blocks in every layer, so that no NaN of a failed request outlives it."""
+        if blocks:
+            index = np.asarray(blocks, dtype=np.int64)
+            for layer in range(self.num_layers):
+                self.keys[layer][index] = 0
+                self.values[layer][index] = 0
+
+
+def _zero_pages(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """Zeroed memory that appears in small pages as it is touched.
+
+    NumPy's own allocations ask for 2 MiB pages: with two arrays a layer the first token would cost 4 MiB a layer.
+    """
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return np.zeros(num_bytes, dtype=np.uint8)
+    pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages knows no such advice
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, dtype=np.uint8)

@@ -1,0 +1,226 @@
+"""One step's arrays in, chosen tokens out: ForwardBatch → model → logits of the rows that need them → sampler.
+
+Knows arrays and the model; knows nothing of queues, text or stop conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from pellucid.config import ModelConfig
+from pellucid.engine.scheduler import ScheduledRequest, SchedulerOutput
+from pellucid.errors import NonFiniteError, PellucidError
+from pellucid.forward_batch import Float32Array, ForwardBatch, ForwardOutput, Int32Array
+from pellucid.kv_cache.storage import KVCacheStorage
+from pellucid.request import Request
+from pellucid.sampling.logprobs import raw_logprobs
+from pellucid.sampling.sampler import SampledToken, Sampler
+from pellucid.sampling.state import SamplingState
+from pellucid.trace.probe import Probe
+
+MAX_LOGITS_ROWS = 64
+MAX_LOGITS_BYTES = 32 * 1024**2
+"""Logits are computed for so many rows at a time: a prompt's worth of them would be gigabytes."""
+
+RankedToken = tuple[int, float, int]
+"""(id, logprob, rank)."""
+
+
+class Model(Protocol):
+    """What the engine asks of a model; `pellucid.models` has the real one."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def forward(self, batch: ForwardBatch, kv: KVCacheStorage, probe: Probe | None = None) -> ForwardOutput:
+        """Store the rows' keys and values at their slots and give back their hidden states [T, hidden_size]."""
+        ...
+
+    def compute_logits(self, hidden: Float32Array) -> Float32Array:
+        """Hidden states [R, hidden_size] to logits [R, vocab_size]."""
+        ...
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one scheduled request got out of a step."""
+
+    entry: ScheduledRequest
+    sampled: SampledToken | None = None
+    """The token drawn, when all known tokens are computed."""
+    prompt_rows: list[list[RankedToken]] = field(default_factory=list)
+    """Logprobs of the next prompt positions: the given token first, then the most probable ones."""
+    error: str | None = None
+    """Why this request, and it alone, cannot go on."""
+
+
+@dataclass(slots=True)
+class _Row:
+    """A running request's place in the runner's block table."""
+
+    index: int
+    sampling: SamplingState
+    num_blocks: int = 0
+
+
+class ModelRunner:
+    """Keeps the block tables of running requests as one array, so that a decode step writes only what is new."""
+
+    def __init__(
+        self, model: Model, storage: KVCacheStorage, *, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
+        self.model = model
+        self.storage = storage
+        self.probe: Probe | None = None
+        """When set, every forward pass is shown to it."""
+        self.sampler = Sampler(model.config.vocab_size)
+        self.max_logits_rows = min(MAX_LOGITS_ROWS, max(1, MAX_LOGITS_BYTES // (4 * model.config.vocab_size)))
+        self._block_size = storage.block_size
+        self._rows: dict[int, _Row] = {}
+        self._free_indices = list(range(max_num_seqs - 1, -1, -1))
+        self._block_table = np.zeros((max_num_seqs, -(-max_model_len // self._block_size)), dtype=np.int32)
+        self._token_ids = np.zeros(max_num_batched_tokens, dtype=np.int32)
+        self._positions = np.zeros(max_num_batched_tokens, dtype=np.int32)
+        self._slot_mapping = np.zeros(max_num_batched_tokens, dtype=np.int64)
+        self._query_start_loc = np.zeros(max_num_seqs + 1, dtype=np.int32)
+        self._seq_lens = np.zeros(max_num_seqs, dtype=np.int32)
+
+    @property
+    def held_keys(self) -> set[int]:
+        """Keys of the requests that have a row; those released but not yet told in a step included."""
+        return set(self._rows)
+
+    def execute(self, step: SchedulerOutput) -> list[StepResult]:
+        """Run one step; results in the order of `step.scheduled`. Requests are read and not changed."""
+        for key in step.released:
+            self._release(key)
+        if not step.scheduled:
+            return []
+        batch = self._build_batch(step.scheduled)
+        output = self.model.forward(batch, self.storage, self.probe)
+        results = [StepResult(entry) for entry in step.scheduled]
+        if output.nonfinite.any():
+            self._mark_nonfinite(results, output, batch.query_start_loc)
+        self._compute_prompt_logprobs(results, output.hidden, batch.query_start_loc)
+        self._sample(results, output.hidden, batch.query_start_loc)
+        return results
+
+    def _release(self, key: int) -> None:
+        row = self._rows.pop(key, None)
+        if row is not None:
+            self._free_indices.append(row.index)
+
+    def _row_of(self, request: Request) -> _Row:
+        row = self._rows.get(request.key)
+        if row is None:
+            sampling = SamplingState(
+                params=request.params,
+                seed=request.seed,
+                sample_index=request.sample_index,
+                prompt_token_ids=request.prompt_token_ids,
+                output_token_ids=request.output_token_ids,
+                end_token_ids=request.end_token_ids,
+                logits_processors=request.logits_processors,
+            )
+            row = self._rows[request.key] = _Row(self._free_indices.pop(), sampling)
+        return row
+
+    def _build_batch(self, scheduled: Sequence[ScheduledRequest]) -> ForwardBatch:
+        """The step as arrays; they are views of the runner's own, overwritten by the next step."""
+        block_size = self._block_size
+        indices: list[int] = []
+        num_rows = 0
+        for i, entry in enumerate(scheduled):
+            row = self._row_of(entry.request)
+            indices.append(row.index)
+            table = entry.block_table
+            if len(table) != row.num_blocks:
+                self._block_table[row.index, row.num_blocks : len(table)] = table[row.num_blocks :]
+                row.num_blocks = len(table)
+            start, end = entry.start, entry.end
+            self._query_start_loc[i] = num_rows
+            self._seq_lens[i] = end
+            if end - start == 1:
+                self._token_ids[num_rows] = entry.request.token_at(start)
+                self._positions[num_rows] = start
+                self._slot_mapping[num_rows] = table[start // block_size] * block_size + start % block_size
+            else:
+                rows = slice(num_rows, num_rows + end - start)
+                positions = np.arange(start, end, dtype=np.int32)
+                self._token_ids[rows] = entry.request.tokens_between(start, end)
+                self._positions[rows] = positions
+                blocks = self._block_table[row.index, positions // block_size].astype(np.int64)
+                self._slot_mapping[rows] = blocks * block_size + positions % block_size
+            num_rows += end - start
+        self._query_start_loc[len(scheduled)] = num_rows
+        return ForwardBatch(
+            token_ids=self._token_ids[:num_rows],
+            positions=self._positions[:num_rows],
+            slot_mapping=self._slot_mapping[:num_rows],
+            query_start_loc=self._query_start_loc[: len(scheduled) + 1],
+            seq_lens=self._seq_lens[: len(scheduled)],
+            block_table=self._table_rows(indices),
+        )
+
+    def _table_rows(self, indices: list[int]) -> Int32Array:
+        """[S, max_blocks] block tables in batch order; a view where the rows lie that way already."""
+        if indices == list(range(len(indices))):
+            return self._block_table[: len(indices)]
+        return self._block_table[indices]
+
+    def _mark_nonfinite(self, results: list[StepResult], output: ForwardOutput, query_start_loc: Int32Array) -> None:
+        for i, result in enumerate(results):
+            rows = output.nonfinite[query_start_loc[i] : query_start_loc[i + 1]]
+            if rows.any():
+                position = result.entry.start + int(rows.argmax())
+                result.error = str(
+                    NonFiniteError(
+                        f"request {result.entry.request.request_id}: a key or value of position {position} is NaN or too large for "
+                        f"the {self.storage.dtype} KV cache; this request ends here, others go on"
+                    )
+                )
+
+    def _compute_prompt_logprobs(self, results: list[StepResult], hidden: Float32Array, query_start_loc: Int32Array) -> None:
+        for i, result in enumerate(results):
+            request, entry = result.entry.request, result.entry
+            first = max(entry.start, request.num_prompt_rows_reported)
+            last = min(entry.end, request.num_prompt_rows_wanted)
+            if first >= last or result.error is not None:
+                continue
+            offset = int(query_start_loc[i]) - entry.start
+            num_logprobs = request.params.prompt_logprobs or 0
+            for position in range(first, last, self.max_logits_rows):
+                stop = min(position + self.max_logits_rows, last)
+                logits = self.model.compute_logits(hidden[offset + position : offset + stop])
+                try:
+                    for row, given in zip(logits, request.prompt_token_ids[position + 1 : stop + 1], strict=True):
+                        result.prompt_rows.append(raw_logprobs(row, num_logprobs, given))
+                except PellucidError as error:
+                    result.error = _sentence(request, error)
+                    break
+
+    def _sample(self, results: list[StepResult], hidden: Float32Array, query_start_loc: Int32Array) -> None:
+        """Draw a token for every request whose known tokens are all computed: the row of its last one decides."""
+        drawing = [
+            (result, int(query_start_loc[i + 1]) - 1)
+            for i, result in enumerate(results)
+            if result.error is None and result.entry.end == result.entry.request.num_tokens
+        ]
+        for first in range(0, len(drawing), self.max_logits_rows):
+            part = drawing[first : first + self.max_logits_rows]
+            is_all = len(part) == len(hidden)
+            logits = self.model.compute_logits(hidden if is_all else hidden[[row for _, row in part]])
+            for (result, _), row_logits in zip(part, logits, strict=True):
+                request = result.entry.request
+                try:
+                    result.sampled = self.sampler.sample(row_logits, self._rows[request.key].sampling)
+                except PellucidError as error:
+                    result.error = _sentence(request, error)
+
+
+def _sentence(request: Request, error: PellucidError) -> str:
+    return f"request {request.request_id}, position {request.num_tokens}: {error}"

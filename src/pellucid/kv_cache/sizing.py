@@ -1,0 +1,63 @@
+"""How many KV blocks an engine has, and how long a request may become: the numbers, and clear refusals."""
+
+from __future__ import annotations
+
+import os
+
+from pellucid.config import EngineArgs, ModelConfig
+from pellucid.errors import InvalidParameterError
+
+DEFAULT_REQUESTS = 4
+"""Requests of max_model_len that the default pool has room for …"""
+DEFAULT_MEMORY_LIMIT = 2 * 1024**3
+"""… unless that would be more bytes than this."""
+
+
+def resolve_max_model_len(config: ModelConfig, args: EngineArgs) -> int:
+    """Longest prompt and answer together, in tokens.
+
+    Raises `InvalidParameterError` when more is asked for than the model was trained for.
+    """
+    if args.max_model_len is None:
+        return config.context_length
+    if args.max_model_len > config.context_length:
+        raise InvalidParameterError(
+            "max_model_len",
+            f"max_model_len is {args.max_model_len}, but the model was trained for {config.context_length} positions: "
+            f"set max_model_len to {config.context_length} or less",
+        )
+    return args.max_model_len
+
+
+def resolve_num_blocks(config: ModelConfig, args: EngineArgs, max_model_len: int) -> int:
+    """Blocks of the pool; always room for one request of max_model_len, so that every admitted request can end.
+
+    Raises `InvalidParameterError` when kv_cache_memory_bytes is too small for that, or when it is unset and the
+    machine has less memory than that.
+    """
+    bytes_per_token = config.kv_bytes_per_token(args.kv_cache_dtype)
+    block_bytes = bytes_per_token * args.block_size
+    one_request = -(-max_model_len // args.block_size)
+    budget = args.kv_cache_memory_bytes
+    if budget is None:
+        if one_request * block_bytes > _machine_memory_bytes():
+            raise InvalidParameterError(
+                "max_model_len",
+                f"a request of max_model_len {max_model_len} needs {one_request * block_bytes} bytes of KV cache "
+                f"({bytes_per_token} a token), more than this machine's memory of {_machine_memory_bytes()}: "
+                f"set max_model_len to {_machine_memory_bytes() // bytes_per_token} or less",
+            )
+        return max(one_request, min(DEFAULT_REQUESTS * one_request, DEFAULT_MEMORY_LIMIT // block_bytes))
+    num_blocks = budget // block_bytes
+    if num_blocks < one_request:
+        raise InvalidParameterError(
+            "kv_cache_memory_bytes",
+            f"kv_cache_memory_bytes is {budget}, room for {num_blocks * args.block_size} tokens of {bytes_per_token} bytes, but a "
+            f"request of max_model_len {max_model_len} needs {one_request * block_bytes}: raise kv_cache_memory_bytes or lower "
+            f"max_model_len",
+        )
+    return num_blocks
+
+
+def _machine_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
