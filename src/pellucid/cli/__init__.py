@@ -1,0 +1,9 @@
+"""The command line: one file per verb, imported only when the verb is used.
+
+main.py          arguments → verb; errors → one sentence and an exit code
+verbs.py         the table of verbs and their one-line help
+flags.py         flags made from SamplingParams and EngineArgs, so that no default stands here
+console.py       standard output and error: JSON, colours, the line of figures after an answer
+progress_bar.py  the bar of `pull`
+generate.py chat.py tokenize.py inspect.py pull.py list.py bench.py     the verbs
+"""

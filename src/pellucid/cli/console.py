@@ -1,0 +1,135 @@
+"""Standard output and error: JSON, colours, and the line of figures after an answer.
+
+Answers and JSON go to stdout, everything said about them to stderr, so that pipes carry only what was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from pellucid.errors import InvalidParameterError
+from pellucid.outputs import RequestMetrics
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pellucid.model_store.progress import Progress
+
+LOGPROB_FLOOR = -9999.0
+"""JSON has no infinity; this is what OpenAI's and vLLM's answers carry in its place."""
+
+DIM, BOLD, RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+
+
+def colours(stream: TextIO) -> bool:
+    """Whether colours may be written: a terminal that is not dumb, and no NO_COLOR (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def styled(text: str, style: str, stream: TextIO) -> str:
+    """The text in a style where the stream shows colours."""
+    return f"{style}{text}{RESET}" if colours(stream) else text
+
+
+def write(text: str) -> None:
+    """Write a piece of an answer so that it is seen now."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal something about the answer."""
+    print(styled(text, DIM, sys.stderr), file=sys.stderr, flush=True)
+
+
+def write_json(value: Any, *, indent: int | None = None) -> None:
+    """One JSON value and a newline on stdout: raw UTF-8, finite numbers only."""
+    sys.stdout.write(json.dumps(finite(value), ensure_ascii=False, allow_nan=False, indent=indent) + "\n")
+    sys.stdout.flush()
+
+
+def finite(value: Any) -> Any:
+    """Dataclasses → dicts, paths → text, infinities → the floor, all the way down."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return finite(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [finite(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, bytes):
+        return list(value)
+    if hasattr(value, "tolist"):  # NumPy's scalars and arrays
+        return finite(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else math.copysign(-LOGPROB_FLOOR, value)
+    return value
+
+
+def rich_console(*, stderr: bool = False) -> Console:
+    """A console for tables; plain text where the stream is no terminal."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    # tables that go to a file or pipe are not squeezed into 80 columns
+    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else 200)
+
+
+def progress() -> Progress:
+    """A bar on a terminal, plain lines otherwise."""
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        from pellucid.cli.progress_bar import ProgressBar
+
+        return ProgressBar()
+    from pellucid.model_store.progress import LineProgress
+
+    return LineProgress()
+
+
+def read_text(argument: str | None, what: str) -> str:
+    """The argument, or standard input when it is `-` or missing and something is piped in.
+
+    Raises `InvalidParameterError` when there is neither, or when it is not UTF-8.
+    """
+    if argument is not None and argument != "-":
+        try:
+            argument.encode("utf-8")
+        except UnicodeEncodeError:
+            raise InvalidParameterError(what, f"the {what} is not valid UTF-8") from None
+        return argument
+    if argument is None and sys.stdin.isatty():
+        raise InvalidParameterError(what, f"there is no {what}: give it as an argument, or pipe it in")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidParameterError(
+            what, f"the {what} on standard input is not valid UTF-8 at byte {error.start}"
+        ) from None
+
+
+def figures(metrics: RequestMetrics, num_tokens: int, seed: int | None = None) -> str:
+    """`128 tokens · first after 41 ms · 82.1 tokens/s`: what one answer took."""
+    parts = [f"{num_tokens} token" + ("" if num_tokens == 1 else "s")]
+    if metrics.ttft is not None:
+        parts.append(f"TTFT {metrics.ttft * 1000:.0f} ms")
+    rate = decode_rate(metrics, num_tokens)
+    if rate is not None:
+        parts.append(f"{rate:.1f} tok/s")
+    if seed is not None:
+        parts.append(f"seed {seed}")
+    return " · ".join(parts)
+
+
+def decode_rate(metrics: RequestMetrics, num_tokens: int) -> float | None:
+    """Tokens per second after the first one; None when there is no second one."""
+    if metrics.first_token_time is None or metrics.last_token_time is None or num_tokens < 2:
+        return None
+    seconds = metrics.last_token_time - metrics.first_token_time
+    return (num_tokens - 1) / seconds if seconds > 0 else None

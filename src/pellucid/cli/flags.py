@@ -1,0 +1,202 @@
+"""Flags made from the dataclasses: names, defaults, help and ranges stand there and nowhere else.
+
+A command takes the generated flags by having parameters named `sampling` and `engine`; each becomes a dict of the
+fields that the user gave. What was not given is not in it, so a preset or the class's own default holds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Annotated, Any, Union
+
+import typer
+
+from pellucid.config import EngineArgs
+from pellucid.errors import InvalidParameterError
+from pellucid.sampling_params import SamplingParams
+
+SHORT_FLAGS = {"model": "-m", "threads": "-t", "n": "-n"}
+PANELS = {SamplingParams: "Sampling", EngineArgs: "Engine"}
+UNSET = "none"
+"""The word for None, to put an optional field back to its meaning when unset."""
+
+
+def with_flags(
+    *, sampling: bool = False, engine: bool = True, skip: tuple[str, ...] = (), defaults: Mapping[str, Any] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the flags of `SamplingParams` and `EngineArgs`.
+
+    `skip` names fields left out; `defaults` holds the command's own defaults, which the help then shows.
+    A field that both classes have (seed) is the request's.
+    """
+    defaults = defaults or {}
+    taken: dict[str, dict[str, Field[Any]]] = {}
+    seen: set[str] = set(skip)
+    for key, wanted, owner in (("sampling", sampling, SamplingParams), ("engine", engine, EngineArgs)):
+        if wanted:
+            taken[key] = {f.name: f for f in fields(owner) if f.name not in seen}
+            seen |= taken[key].keys()
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        def command(**values: Any) -> Any:
+            for key, known in taken.items():
+                given = {name: values.pop(name) for name in known}
+                merged = {**defaults, **{name: value for name, value in given.items() if _given(value)}}
+                values[key] = {name: _plain(known[name], merged[name]) for name in known if name in merged}
+            return function(**values)
+
+        hints = typing.get_type_hints(function, include_extras=True)
+        own = inspect.signature(function, eval_str=True).parameters.values()
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.name not in taken]
+        for key, known in taken.items():
+            owner = SamplingParams if key == "sampling" else EngineArgs
+            types_ = typing.get_type_hints(owner)
+            for name, f in known.items():
+                annotation = _option(f, types_[name], PANELS[owner], defaults)
+                hints[name] = annotation
+                parameters.append(
+                    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+                )
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: hints[p.name] for p in parameters}
+        return command
+
+    return decorate
+
+
+def flag_names(function: Callable[..., Any]) -> Iterator[str]:
+    """All flags a command knows, for the nearest one to an unknown one."""
+    yield "--help"
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        for extra in typing.get_args(parameter.annotation)[1:]:
+            for declaration in getattr(extra, "param_decls", None) or ():
+                yield from (part for part in declaration.split("/") if part.startswith("-"))
+
+
+def flag(name: str) -> str:
+    """`top_k` → `--top-k`."""
+    return "--" + name.replace("_", "-")
+
+
+def _given(value: Any) -> bool:
+    return value is not None and value != [] and value != ()
+
+
+def _option(f: Field[Any], hint: Any, panel: str, defaults: Mapping[str, Any]) -> Any:
+    """The annotation typer reads for one field."""
+    kind, optional = _base(hint)
+    repeated = kind is tuple or kind is Mapping
+    declarations = [flag(f.name)]
+    settings: dict[str, Any] = {
+        "help": _help(f, kind, repeated, defaults),
+        "rich_help_panel": panel,
+        "show_default": _shown(f, defaults),
+    }
+    if kind is bool:
+        declarations = [f"{flag(f.name)}/--no-{f.name.replace('_', '-')}"]
+        return Annotated[bool | None, typer.Option(*declarations, **settings)]
+    if f.name in SHORT_FLAGS:
+        declarations.append(SHORT_FLAGS[f.name])
+    settings["metavar"] = _metavar(hint, kind)
+    settings["parser"] = _parser(kind, optional)
+    value = list[str] if repeated else str
+    return Annotated[value | None, typer.Option(*declarations, **settings)]
+
+
+def _base(hint: Any) -> tuple[Any, bool]:
+    """`int | None` → (int, True); `tuple[int, …]` → (tuple, False)."""
+    optional = False
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        arguments = [a for a in typing.get_args(hint) if a is not type(None)]
+        optional, hint = True, arguments[0]
+    origin = typing.get_origin(hint)
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        return Mapping, optional
+    if origin is typing.Literal:
+        return str, optional
+    return origin or hint, optional
+
+
+def _metavar(hint: Any, kind: Any) -> str:
+    if kind is Mapping:
+        return "ID=NUMBER"
+    if kind is tuple:
+        return "IDS" if "int" in str(hint) else "TEXT"
+    return {int: "N", float: "NUMBER"}.get(kind, "TEXT")
+
+
+def _help(f: Field[Any], kind: Any, repeated: bool, defaults: Mapping[str, Any]) -> str:
+    text = str(f.metadata.get("help", ""))
+    if kind is tuple and "int" in str(f.type):
+        text += " Ids with commas between them."
+    elif repeated:
+        text += " May be repeated."
+    if f.name in defaults and f.default is None:
+        text += f" `{UNSET}` is unset."
+    return text
+
+
+def _shown(f: Field[Any], defaults: Mapping[str, Any]) -> str | bool:
+    value = defaults.get(f.name, None if f.default is MISSING else f.default)
+    if value is None or value == ():
+        return False
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _parser(kind: Any, optional: bool) -> Callable[[str], Any]:
+    """Text → value. What cannot be read stays text, and the dataclass refuses it with the field's name and range."""
+
+    def parse(text: str) -> Any:
+        if optional and text.lower() == UNSET:
+            return _Unset()
+        if kind in (int, float):
+            return _number(text)
+        return text
+
+    return parse
+
+
+class _Unset:
+    """Given as None, which is not the same as not given."""
+
+
+def _number(text: str) -> int | float | str:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _plain(f: Field[Any], value: Any) -> Any:
+    """Lists of texts → the tuples and mappings of the dataclass."""
+    if isinstance(value, _Unset):
+        return None
+    if isinstance(value, list) and "Mapping" in str(f.type):
+        return dict(_pair(f.name, item) for text in value for item in str(text).split(","))
+    if isinstance(value, list) and "int" in str(f.type):
+        return tuple(_token_id(f.name, item) for text in value for item in str(text).split(","))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _token_id(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidParameterError(name, f"{name} is {text!r}, but must be token ids with commas between them") from None
+
+
+def _pair(name: str, text: str) -> tuple[int, float]:
+    key, equals, number = text.partition("=")
+    try:
+        if not equals:
+            raise ValueError
+        return int(key), float(number)
+    except ValueError:
+        raise InvalidParameterError(name, f"{name} is {text!r}, but must be ID=NUMBER, for example 42=-5") from None

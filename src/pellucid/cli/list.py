@@ -1,0 +1,69 @@
+"""`pellucid list`: what is in the cache, and what can be pulled by a short name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from pellucid.cli import console
+from pellucid.config import DEFAULT_MODEL
+from pellucid.model_store.aliases import ALIASES
+from pellucid.model_store.cache import cache_folder
+from pellucid.model_store.progress import format_bytes
+from pellucid.model_store.store import list_models
+
+
+def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
+    """The default model, used when `-m` is not given, is marked with *."""
+    rows = _rows()
+    if json:
+        console.write_json({"cache": cache_folder(), "models": rows}, indent=1)
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("name", "state", "size", "licence", "what it is"):
+        table.add_column(title, justify="right" if title == "size" else "left", no_wrap=title in ("name", "state", "size"))
+    for row in rows:
+        name = f"{row['name']} *" if row["name"] == DEFAULT_MODEL else row["name"]
+        size = row["size"] if row["size"] is not None else row["download_size"]
+        table.add_row(name, row["state"], format_bytes(size), row["licence"] or "", row["description"] or str(row["path"]))
+    out = console.rich_console()
+    out.print(table)
+    print(f"\ncache: {cache_folder()}")
+
+
+def _rows() -> list[dict[str, Any]]:
+    stored = list_models()
+    here = {model.name for model in stored}
+    rows: list[dict[str, Any]] = []
+    for model in stored:
+        alias = ALIASES.get(model.name)
+        rows.append(
+            {
+                "name": model.name,
+                "state": "ready" if model.complete else "partial",
+                "size": model.size,
+                "path": model.path,
+                "source": model.source,
+                "download_size": alias.fetch_size if alias else None,
+                "licence": alias.licence if alias else None,
+                "description": alias.description if alias else None,
+            }
+        )
+    for alias in ALIASES.values():
+        if alias.name not in here:
+            rows.append(
+                {
+                    "name": alias.name,
+                    "state": "not pulled",
+                    "size": None,
+                    "path": None,
+                    "source": "alias",
+                    "download_size": alias.fetch_size,
+                    "licence": alias.licence,
+                    "description": alias.description,
+                }
+            )
+    return rows

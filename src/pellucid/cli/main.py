@@ -1,0 +1,171 @@
+"""Arguments → verb. Every expected failure leaves as one sentence on stderr and exit code 2, never as a traceback.
+
+Exit codes: 0 done · 1 a request failed · 2 bad input or an unusable file, model or machine · 130 stopped with
+Ctrl-C · 141 the reader of our output went away. `PELLUCID_DEBUG=1` shows tracebacks.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pellucid.cli.verbs import EXAMPLES, PROGRAM_HELP, SUBVERBS, VERBS, Verb
+from pellucid.errors import PellucidError
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+HELP_FLAGS = ("-h", "--help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit code."""
+    _forgiving_output()
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit: give it somewhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:
+        if os.environ.get("PELLUCID_DEBUG"):
+            raise
+        sentence = _sentence(error)
+        if sentence is None:
+            raise
+        print(f"error: {sentence}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+
+
+def _run(arguments: list[str]) -> int:
+    first = arguments[0] if arguments else "--help"
+    if first == "help":
+        return _run([*arguments[1:], "--help"])
+    if first in HELP_FLAGS:
+        return _show_list(PROGRAM_HELP, VERBS, "pellucid", EXAMPLES)
+    if first in ("--version", "-V"):
+        print(f"pellucid {_version()}")
+        return 0
+    if first.startswith("-"):
+        raise UsageError(f"unknown flag {first}{_nearest(first, [*HELP_FLAGS, '--version'])}; see `pellucid --help`")
+    verb, rest = _find("pellucid", VERBS, first), arguments[1:]
+    program = f"pellucid {first}"
+    if first in SUBVERBS:
+        below = SUBVERBS[first]
+        if not rest or rest[0] in HELP_FLAGS:
+            return _show_list(verb.help, below, program)
+        verb, program, rest = _find(program, below, rest[0]), f"{program} {rest[0]}", rest[1:]
+    return _invoke(verb, program, rest)
+
+
+class UsageError(PellucidError):
+    """A verb, flag or argument that is not known, or cannot go with another."""
+
+    code = "usage"
+
+
+def _find(program: str, verbs: dict[str, Verb], name: str) -> Verb:
+    if name not in verbs:
+        raise UsageError(f"unknown command {name!r}{_nearest(name, verbs)}; see `{program} --help`")
+    return verbs[name]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+def _invoke(verb: Verb, program: str, arguments: list[str]) -> int:
+    """Import the verb's module and let typer read its arguments."""
+    import importlib
+
+    import typer
+
+    function: Callable[..., Any] = getattr(importlib.import_module(verb.module), verb.function)
+    details = (function.__doc__ or "").strip()
+    app = typer.Typer(add_completion=False, context_settings={"help_option_names": list(HELP_FLAGS)})
+    app.command(help=f"{verb.help}\n\n{details}".strip())(function)
+    try:
+        result = app([_hyphens(a) for a in arguments], prog_name=program, standalone_mode=False)
+    except Exception as error:
+        if not _is_usage_error(error):
+            raise
+        raise UsageError(_usage_sentence(error, function, program)) from error
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _hyphens(argument: str) -> str:
+    """`--top_k=3` is understood as `--top-k=3`."""
+    if not argument.startswith("--") or argument == "--":
+        return argument
+    name, equals, value = argument.partition("=")
+    return argument if " " in name else name.replace("_", "-") + equals + value
+
+
+def _is_usage_error(error: Exception) -> bool:
+    # typer carries click inside or depends on it, by version; its errors are known by their shape
+    return hasattr(error, "format_message") and hasattr(error, "exit_code")
+
+
+def _usage_sentence(error: Any, function: Callable[..., Any], program: str) -> str:
+    option = getattr(error, "option_name", None)
+    if type(error).__name__ == "NoSuchOption" and option:
+        from pellucid.cli.flags import flag_names
+
+        return f"unknown flag {option}{_nearest(option, flag_names(function))}; see `{program} --help`"
+    message = str(error.format_message()).strip().rstrip(".")
+    return f"{message[:1].lower()}{message[1:]}; see `{program} --help`"
+
+
+def _sentence(error: Exception) -> str | None:
+    """What to tell the user, or None for a mistake of ours, which deserves its traceback."""
+    if isinstance(error, PellucidError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("pellucid"):
+        return f"the Python package {error.name} is missing: install Pellucid again with `pip install .`"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory: choose a smaller model, --max-model-len or --kv-cache-memory-bytes"
+    return None
+
+
+def _show_list(text: str, verbs: dict[str, Verb], program: str, examples: Sequence[str] = ()) -> int:
+    """The list of verbs, without importing any of them."""
+    import shutil
+    import textwrap
+
+    width = max(40, min(100, shutil.get_terminal_size().columns))
+    print(f"Usage: {program} COMMAND [FLAGS]\n\n  {text}\n\nCommands:")
+    indent = max(len(name) for name in verbs) + 4
+    for name, verb in verbs.items():
+        body = textwrap.fill(verb.help, width, initial_indent=" " * indent, subsequent_indent=" " * indent)
+        print(f"  {name}{body[len(name) + 2:]}")
+    print(f"\nFlags of a command: {program} COMMAND --help")
+    if program == "pellucid":
+        print("Version: pellucid --version")
+    if examples:
+        print("\nExamples:\n" + "\n".join(f"  {line}" for line in examples))
+    return 0
+
+
+def _version() -> str:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("pellucid")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _forgiving_output() -> None:
+    """A terminal that cannot show a character gets a replacement, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")

@@ -1,0 +1,35 @@
+"""The bar of a fetch: bytes, speed and time left, on stderr."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+
+class ProgressBar:
+    """Draws each stage of a fetch as a bar that stays on the screen; `model_store.progress.Progress` in rich."""
+
+    def __init__(self) -> None:
+        self._console = Console(file=sys.stderr, highlight=False)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def start(self, label: str, total: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console)
+        self._bar.start()
+        self._task = self._bar.add_task(label, total=total)
+
+    def update(self, done: int) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done)
+
+    def finish(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar = self._task = None
+
+    def note(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,27 @@
+"""`pellucid pull`: a name → a verified file in the cache."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pellucid.cli import console
+from pellucid.config import DEFAULT_MODEL
+from pellucid.model_store.progress import format_bytes
+from pellucid.model_store.store import pull as pull_model
+
+
+def pull(
+    name: Annotated[
+        str, typer.Argument(help="An alias from `pellucid list`, or a Hugging Face id such as owner/name:Q4_K_M.")
+    ] = DEFAULT_MODEL,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the path.")] = False,
+) -> None:
+    """What was fetched is checked against its sha256 and kept; a pull that was interrupted goes on where it was."""
+    from pellucid.model_store.progress import SilentProgress
+
+    path = pull_model(name, SilentProgress() if quiet else console.progress())
+    if not quiet:
+        console.say(f"{name} is ready ({format_bytes(path.stat().st_size)})")
+    print(path)
