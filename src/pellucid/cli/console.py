@@ -84,18 +84,16 @@ def rich_console(*, stderr: bool = False) -> Console:
 
 def progress() -> Progress:
     """A bar on a terminal, plain lines otherwise."""
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        from pellucid.cli.progress_bar import ProgressBar
-
-        return ProgressBar()
+    from pellucid.cli.progress_bar import ProgressBar
     from pellucid.model_store.progress import LineProgress
 
-    return LineProgress()
+    return ProgressBar() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else LineProgress()
 
 
 def read_text(argument: str | None, what: str) -> str:
     """The argument, or standard input when it is `-` or missing and something is piped in.
 
+    One newline at the end of what is piped in is dropped, as a shell's `$(…)` does: echo and editors add it.
     Raises `InvalidParameterError` when there is neither, or when it is not UTF-8.
     """
     if argument is not None and argument != "-":
@@ -107,11 +105,12 @@ def read_text(argument: str | None, what: str) -> str:
     if argument is None and sys.stdin.isatty():
         raise InvalidParameterError(what, f"there is no {what}: give it as an argument, or pipe it in")
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        text = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidParameterError(
             what, f"the {what} on standard input is not valid UTF-8 at byte {error.start}"
         ) from None
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def figures(metrics: RequestMetrics, num_tokens: int, seed: int | None = None) -> str:

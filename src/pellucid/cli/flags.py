@@ -26,14 +26,18 @@ UNSET = "none"
 
 
 def with_flags(
-    *, sampling: bool = False, engine: bool = True, skip: tuple[str, ...] = (), defaults: Mapping[str, Any] | None = None
+    *,
+    sampling: bool = False,
+    engine: bool = True,
+    skip: tuple[str, ...] = (),
+    shown_defaults: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the flags of `SamplingParams` and `EngineArgs`.
 
-    `skip` names fields left out; `defaults` holds the command's own defaults, which the help then shows.
+    `skip` names fields left out; `shown_defaults` are defaults that the command itself puts in, for the help.
     A field that both classes have (seed) is the request's.
     """
-    defaults = defaults or {}
+    defaults = shown_defaults or {}
     taken: dict[str, dict[str, Field[Any]]] = {}
     seen: set[str] = set(skip)
     for key, wanted, owner in (("sampling", sampling, SamplingParams), ("engine", engine, EngineArgs)):
@@ -45,8 +49,7 @@ def with_flags(
         def command(**values: Any) -> Any:
             for key, known in taken.items():
                 given = {name: values.pop(name) for name in known}
-                merged = {**defaults, **{name: value for name, value in given.items() if _given(value)}}
-                values[key] = {name: _plain(known[name], merged[name]) for name in known if name in merged}
+                values[key] = {name: _plain(known[name], value) for name, value in given.items() if _given(value)}
             return function(**values)
 
         hints = typing.get_type_hints(function, include_extras=True)
@@ -74,8 +77,10 @@ def flag_names(function: Callable[..., Any]) -> Iterator[str]:
     yield "--help"
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         for extra in typing.get_args(parameter.annotation)[1:]:
-            for declaration in getattr(extra, "param_decls", None) or ():
-                yield from (part for part in declaration.split("/") if part.startswith("-"))
+            # the first flag given to typer.Option stands in its `default` until typer reads it
+            for declaration in (getattr(extra, "default", None), *(getattr(extra, "param_decls", None) or ())):
+                if isinstance(declaration, str):
+                    yield from (part for part in declaration.split("/") if part.startswith("-"))
 
 
 def flag(name: str) -> str:
@@ -95,7 +100,7 @@ def _option(f: Field[Any], hint: Any, panel: str, defaults: Mapping[str, Any]) -
     settings: dict[str, Any] = {
         "help": _help(f, kind, repeated, defaults),
         "rich_help_panel": panel,
-        "show_default": _shown(f, defaults),
+        "show_default": False,
     }
     if kind is bool:
         declarations = [f"{flag(f.name)}/--no-{f.name.replace('_', '-')}"]
@@ -138,13 +143,14 @@ def _help(f: Field[Any], kind: Any, repeated: bool, defaults: Mapping[str, Any])
         text += " May be repeated."
     if f.name in defaults and f.default is None:
         text += f" `{UNSET}` is unset."
-    return text
+    shown = _shown(f, defaults)
+    return text if shown is None else f"{text} [default: {shown}]"
 
 
-def _shown(f: Field[Any], defaults: Mapping[str, Any]) -> str | bool:
+def _shown(f: Field[Any], defaults: Mapping[str, Any]) -> str | None:
     value = defaults.get(f.name, None if f.default is MISSING else f.default)
     if value is None or value == ():
-        return False
+        return None
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
@@ -179,9 +185,9 @@ def _plain(f: Field[Any], value: Any) -> Any:
     if isinstance(value, _Unset):
         return None
     if isinstance(value, list) and "Mapping" in str(f.type):
-        return dict(_pair(f.name, item) for text in value for item in str(text).split(","))
+        return dict(_pair(f.name, item) for text in value for item in text.split(","))
     if isinstance(value, list) and "int" in str(f.type):
-        return tuple(_token_id(f.name, item) for text in value for item in str(text).split(","))
+        return tuple(_token_id(f.name, item) for text in value for item in text.split(","))
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -189,7 +195,9 @@ def _token_id(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InvalidParameterError(name, f"{name} is {text!r}, but must be token ids with commas between them") from None
+        raise InvalidParameterError(
+            name, f"{name} is {text!r}, but must be token ids with commas between them"
+        ) from None
 
 
 def _pair(name: str, text: str) -> tuple[int, float]:

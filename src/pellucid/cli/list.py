@@ -24,11 +24,15 @@ def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON instead 
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("name", "state", "size", "licence", "what it is"):
-        table.add_column(title, justify="right" if title == "size" else "left", no_wrap=title in ("name", "state", "size"))
+        table.add_column(
+            title, justify="right" if title == "size" else "left", no_wrap=title in ("name", "state", "size")
+        )
     for row in rows:
         name = f"{row['name']} *" if row["name"] == DEFAULT_MODEL else row["name"]
         size = row["size"] if row["size"] is not None else row["download_size"]
-        table.add_row(name, row["state"], format_bytes(size), row["licence"] or "", row["description"] or str(row["path"]))
+        table.add_row(
+            name, row["state"], format_bytes(size), row["licence"] or "", row["description"] or str(row["path"])
+        )
     out = console.rich_console()
     out.print(table)
     print(f"\ncache: {cache_folder()}")

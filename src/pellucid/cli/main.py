@@ -85,12 +85,15 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _invoke(verb: Verb, program: str, arguments: list[str]) -> int:
     """Import the verb's module and let typer read its arguments."""
     import importlib
+    import inspect
 
     import typer
 
     function: Callable[..., Any] = getattr(importlib.import_module(verb.module), verb.function)
-    details = (function.__doc__ or "").strip()
-    app = typer.Typer(add_completion=False, context_settings={"help_option_names": list(HELP_FLAGS)})
+    details = inspect.cleandoc(function.__doc__ or "")
+    settings = {"help_option_names": list(HELP_FLAGS), "max_content_width": 100}
+    # without rich markup: its help takes longer to draw and cuts long flag names off
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=settings)
     app.command(help=f"{verb.help}\n\n{details}".strip())(function)
     try:
         result = app([_hyphens(a) for a in arguments], prog_name=program, standalone_mode=False)
@@ -145,7 +148,7 @@ def _show_list(text: str, verbs: dict[str, Verb], program: str, examples: Sequen
     indent = max(len(name) for name in verbs) + 4
     for name, verb in verbs.items():
         body = textwrap.fill(verb.help, width, initial_indent=" " * indent, subsequent_indent=" " * indent)
-        print(f"  {name}{body[len(name) + 2:]}")
+        print(f"  {name}{body[len(name) + 2 :]}")
     print(f"\nFlags of a command: {program} COMMAND --help")
     if program == "pellucid":
         print("Version: pellucid --version")

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import sys
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+if TYPE_CHECKING:  # rich is imported when there is something to draw: most runs find their model in place
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 
 class ProgressBar:
     """Draws each stage of a fetch as a bar that stays on the screen; `model_store.progress.Progress` in rich."""
 
     def __init__(self) -> None:
-        self._console = Console(file=sys.stderr, highlight=False)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(file=sys.stderr, highlight=False)
+
     def start(self, label: str, total: int) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console)
+        from rich import progress
+
+        columns = (
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.DownloadColumn(),
+            progress.TransferSpeedColumn(),
+            progress.TimeRemainingColumn(),
+        )
+        self._bar = progress.Progress(*columns, console=self._console)
         self._bar.start()
         self._task = self._bar.add_task(label, total=total)
 

@@ -27,7 +27,9 @@ VERBS: dict[str, Verb] = {
 }
 
 SUBVERBS: dict[str, dict[str, Verb]] = {
-    "bench": {"latency": Verb("pellucid.cli.bench", "latency", "Time to first token, time per token, and their spread.")},
+    "bench": {
+        "latency": Verb("pellucid.cli.bench", "latency", "Time to first token, time per token, and their spread.")
+    },
 }
 
 PROGRAM_HELP = "Pellucid: an LLM inference engine you can see through."

@@ -1,0 +1,30 @@
+"""What generate, chat and bench share: a model, fetched with a bar if it must be, made into an LLM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pellucid.cli import console
+from pellucid.config import EngineArgs
+from pellucid.sampling_params import PRESETS, SamplingParams
+
+if TYPE_CHECKING:
+    from pellucid.engine.llm import LLM
+
+PRESET_HELP = f"Values that belong together: {', '.join(PRESETS)}. Flags given beside it win."
+
+
+def load_llm(engine: dict[str, Any]) -> LLM:
+    """Check the arguments, then fetch, then load: what can be refused at once is refused at once."""
+    args = EngineArgs(**engine)
+    from pellucid.model_store.store import resolve
+
+    resolve(args.model, progress=console.progress())
+    from pellucid.engine.llm import LLM
+
+    return LLM(**engine)
+
+
+def sampling_params(preset: str | None, given: dict[str, Any]) -> SamplingParams:
+    """The preset's values, if there is one, with the given ones over them."""
+    return SamplingParams(**given) if preset is None else SamplingParams.from_preset(preset, **given)
