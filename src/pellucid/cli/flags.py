@@ -30,11 +30,13 @@ def with_flags(
     sampling: bool = False,
     engine: bool = True,
     skip: tuple[str, ...] = (),
+    only: tuple[str, ...] = (),
     shown_defaults: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the flags of `SamplingParams` and `EngineArgs`.
 
-    `skip` names fields left out; `shown_defaults` are defaults that the command itself puts in, for the help.
+    `skip` names fields left out, `only` the ones kept where it is given; `shown_defaults` are defaults that the
+    command itself puts in, for the help.
     A field that both classes have (seed) is the request's.
     """
     defaults = shown_defaults or {}
@@ -42,7 +44,7 @@ def with_flags(
     seen: set[str] = set(skip)
     for key, wanted, owner in (("sampling", sampling, SamplingParams), ("engine", engine, EngineArgs)):
         if wanted:
-            taken[key] = {f.name: f for f in fields(owner) if f.name not in seen}
+            taken[key] = {f.name: f for f in fields(owner) if f.name not in seen and (not only or f.name in only)}
             seen |= taken[key].keys()
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

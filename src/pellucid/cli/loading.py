@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pellucid.cli import console
-from pellucid.config import EngineArgs
+from pellucid.config import DEFAULT_MODEL, EngineArgs
 from pellucid.sampling_params import PRESETS, SamplingParams
 
 if TYPE_CHECKING:
@@ -28,3 +29,11 @@ def load_llm(engine: dict[str, Any]) -> LLM:
 def sampling_params(preset: str | None, given: dict[str, Any]) -> SamplingParams:
     """The preset's values, if there is one, with the given ones over them."""
     return SamplingParams(**given) if preset is None else SamplingParams.from_preset(preset, **given)
+
+
+def local_path(engine: dict[str, Any]) -> tuple[str, Path]:
+    """The model's name and its file, fetched with a bar if it must be, for verbs that only read the header."""
+    from pellucid.model_store.store import resolve
+
+    model = str(engine.get("model", DEFAULT_MODEL))
+    return model, resolve(model, progress=console.progress())

@@ -1,0 +1,244 @@
+"""`pellucid inspect`: what a model file says about itself and what memory it takes. Loads no weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pellucid.cli import console
+from pellucid.cli.flags import with_flags
+from pellucid.cli.loading import local_path
+from pellucid.config import KV_CACHE_DTYPES, KV_DTYPE_BYTES, EngineArgs, ModelConfig
+from pellucid.errors import BackendError, InvalidParameterError
+from pellucid.model_store.progress import format_bytes
+
+if TYPE_CHECKING:
+    from pellucid.formats.gguf import GGUFFile
+    from pellucid.tokenizer.tokenizer import Tokenizer
+
+MAX_SPECIAL_SHOWN = 12
+
+
+@with_flags(only=("model",))
+def inspect(
+    name: Annotated[str | None, typer.Argument(metavar="MODEL", help="The same as -m.", show_default=False)] = None,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    template: Annotated[bool, typer.Option("--template", help="Print the chat template alone.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    *,
+    engine: dict[str, Any],
+) -> None:
+    """Shows the architecture, tensor types, memory (weights, and the KV cache with its formula), the tokenizer and
+    the instruction sets in use here.
+    """
+    if name is not None and "model" in engine:
+        raise InvalidParameterError("model", f"two models are named, {name!r} and {engine['model']!r}: give one")
+    model, path = local_path(engine if name is None else {"model": name})
+    from pellucid.formats.gguf import GGUFFile
+    from pellucid.tokenizer.tokenizer import Tokenizer
+
+    with GGUFFile.open(path) as file:
+        if template:
+            print(Tokenizer.from_gguf(file.metadata).chat_template or f"{model} has no chat template")
+            return
+        facts = gather(model, path, file)
+        if json:
+            console.write_json(facts | {"tensors": _tensors(file)}, indent=1)
+            return
+        _show(facts)
+        if tensors:
+            _show_tensors(file)
+
+
+def gather(model: str, path: Path, file: GGUFFile) -> dict[str, Any]:
+    """Everything shown, as plain data."""
+    from pellucid.models.loading import read_config
+    from pellucid.tokenizer.tokenizer import Tokenizer
+
+    config = read_config(file)
+    return {
+        "model": model,
+        "path": path,
+        "file_bytes": file.file_size,
+        "gguf_version": file.version,
+        "config": config,
+        "types": _types(file),
+        "memory": _memory(config),
+        "tokenizer": _tokenizer(Tokenizer.from_gguf(file.metadata), file),
+        "machine": _machine(),
+    }
+
+
+def _types(file: GGUFFile) -> dict[str, dict[str, float]]:
+    """Tensor type → how many tensors, numbers and bytes, the largest first."""
+    types: dict[str, dict[str, float]] = {}
+    for tensor in file.tensors.values():
+        entry = types.setdefault(tensor.type.name, {"tensors": 0, "parameters": 0, "bytes": 0})
+        entry["tensors"] += 1
+        entry["parameters"] += _count(tensor.shape)
+        entry["bytes"] += tensor.nbytes
+    return dict(sorted(types.items(), key=lambda item: -item[1]["bytes"]))
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    import math
+
+    return math.prod(shape)
+
+
+def _memory(config: ModelConfig) -> dict[str, Any]:
+    """Weights, and KV bytes per token and for the whole context, for each KV type."""
+    kv = {
+        dtype: {
+            "bytes_per_number": KV_DTYPE_BYTES[dtype],
+            "bytes_per_token": config.kv_bytes_per_token(dtype),
+            "bytes_full_context": config.kv_bytes_per_token(dtype) * config.context_length,
+        }
+        for dtype in KV_CACHE_DTYPES
+    }
+    return {"weight_bytes": config.weight_bytes, "kv_cache": kv}
+
+
+def _tokenizer(tokenizer: Tokenizer, file: GGUFFile) -> dict[str, Any]:
+    return {
+        "model": file.metadata.get("tokenizer.ggml.model"),
+        "pre": file.metadata.get("tokenizer.ggml.pre"),
+        "vocab_size": tokenizer.vocab_size,
+        "bos_id": tokenizer.bos_id,
+        "eos_ids": sorted(tokenizer.eos_ids),
+        "add_bos": tokenizer.add_bos,
+        "add_eos": tokenizer.add_eos,
+        "special_tokens": tokenizer.special_tokens,
+        "chat_template": tokenizer.chat_template,
+    }
+
+
+def _machine() -> dict[str, Any]:
+    """The kernels this machine would run, without a model."""
+    from pellucid.kernels.dispatch import make_backend
+
+    try:
+        backend = make_backend(EngineArgs().backend, None)
+    except BackendError as error:
+        return {"backend": None, "instruction_set": None, "threads": None, "error": str(error)}
+    return {"backend": backend.name, "instruction_set": backend.isa, "threads": backend.threads}
+
+
+def _tensors(file: GGUFFile) -> list[dict[str, Any]]:
+    return [{"name": t.name, "shape": t.shape, "type": t.type.name, "bytes": t.nbytes} for t in file.tensors.values()]
+
+
+def _show(facts: dict[str, Any]) -> None:
+    config: ModelConfig = facts["config"]
+    _section("Model", _model_rows(facts, config))
+    _section("Shape", _shape_rows(config))
+    types = facts["types"]
+    _section(
+        "Tensor types",
+        [
+            (
+                name,
+                f"{t['tensors']:>4} tensors  {t['parameters'] / 1e6:>8.1f} M parameters  {format_bytes(t['bytes']):>9}",
+            )
+            for name, t in types.items()
+        ],
+    )
+    _section("Memory", _memory_rows(config))
+    _section("Tokenizer", _tokenizer_rows(facts["tokenizer"]))
+    machine = facts["machine"]
+    kernels = (
+        machine.get("error") or f"{machine['backend']}, {machine['instruction_set']}, {machine['threads']} threads"
+    )
+    _section("This machine", [("kernels", kernels)])
+
+
+def _model_rows(facts: dict[str, Any], config: ModelConfig) -> list[tuple[str, str]]:
+    parameters = sum(t["parameters"] for t in facts["types"].values())
+    return [
+        ("name", config.name),
+        ("file", f"{facts['path']} ({format_bytes(facts['file_bytes'])}, GGUF v{facts['gguf_version']})"),
+        ("architecture", config.architecture),
+        ("parameters", f"{parameters / 1e6:.1f} M in {sum(t['tensors'] for t in facts['types'].values())} tensors"),
+        ("context", f"{config.context_length} tokens"),
+    ]
+
+
+def _shape_rows(config: ModelConfig) -> list[tuple[str, str]]:
+    rows = [
+        ("layers", str(config.num_layers)),
+        ("hidden size", f"{config.hidden_size}, MLP {config.intermediate_size} ({config.activation})"),
+        ("attention", f"{config.num_heads} heads, {config.num_kv_heads} KV heads, head_dim {config.head_dim}"),
+        ("rope", f"theta {config.rope.theta:g} on {config.rope.dim} of {config.head_dim} numbers per head"),
+    ]
+    sliding = sum(config.sliding_layers)
+    if config.sliding_window is not None and sliding:
+        theta = config.rope_sliding.theta if config.rope_sliding else config.rope.theta
+        rows.append(("sliding window", f"{config.sliding_window} tokens in {sliding} layers (rope theta {theta:g})"))
+    norms = f"epsilon {config.norm_eps:g}" + (", q and k normed" if config.qk_norm else "")
+    rows.append(("RMSNorm", norms + (", also after attention and MLP" if config.post_norms else "")))
+    tied = "the embedding (tied)" if config.tie_word_embeddings else "a tensor of its own"
+    rows.append(("LM head", f"{tied}, {config.vocab_size} rows"))
+    return rows
+
+
+def _memory_rows(config: ModelConfig) -> list[tuple[str, str]]:
+    rows = [("weights", format_bytes(config.weight_bytes))]
+    for dtype in KV_CACHE_DTYPES:
+        per_token = config.kv_bytes_per_token(dtype)
+        formula = (
+            f"2 · {config.num_layers} layers · {config.num_kv_heads} KV heads · {config.head_dim} head_dim · "
+            f"{KV_DTYPE_BYTES[dtype]} bytes = {per_token} bytes a token, "
+            f"{format_bytes(per_token * config.context_length)} for {config.context_length} tokens"
+        )
+        rows.append((f"KV {dtype}", formula))
+    return rows
+
+
+def _tokenizer_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    names = {token_id: text for text, token_id in facts["special_tokens"].items()}
+
+    def named(token_id: int) -> str:
+        return f"{token_id} {names[token_id]}" if token_id in names else str(token_id)
+
+    special = list(facts["special_tokens"])
+    more = f" … {len(special) - MAX_SPECIAL_SHOWN} more" if len(special) > MAX_SPECIAL_SHOWN else ""
+    pre = f" (pre-tokenizer {facts['pre']})" if facts["pre"] else ""
+    begin = "none" if facts["bos_id"] is None else named(facts["bos_id"])
+    return [
+        ("kind", f"{facts['model']}{pre}, {facts['vocab_size']} tokens"),
+        ("begin", f"{begin}, {'put' if facts['add_bos'] else 'not put'} before prompts"),
+        ("end", ", ".join(named(token_id) for token_id in facts["eos_ids"]) or "none"),
+        ("special", " ".join(special[:MAX_SPECIAL_SHOWN]) + more),
+        ("chat template", "yes (--template shows it)" if facts["chat_template"] else "none: use generate, not chat"),
+    ]
+
+
+def _section(title: str, rows: list[tuple[str, str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True, min_width=14)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), Text(value))
+    out = console.rich_console()
+    out.print(Text(title, style="bold"))
+    out.print(table)
+    out.print()
+
+
+def _show_tensors(file: GGUFFile) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("tensor", no_wrap=True)
+    for title in ("shape", "type", "bytes"):
+        table.add_column(title, justify="right")
+    for tensor in file.tensors.values():
+        shape = " × ".join(str(size) for size in tensor.shape)
+        table.add_row(Text(tensor.name), shape, tensor.type.name, str(tensor.nbytes))
+    console.rich_console().print(table)
