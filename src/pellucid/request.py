@@ -86,7 +86,9 @@ class Request:
     def token_at(self, position: int) -> int:
         """The id at a position of prompt and output together."""
         num_prompt = len(self.prompt_token_ids)
-        return self.prompt_token_ids[position] if position < num_prompt else self.output_token_ids[position - num_prompt]
+        return (
+            self.prompt_token_ids[position] if position < num_prompt else self.output_token_ids[position - num_prompt]
+        )
 
     def tokens_between(self, start: int, end: int) -> list[int]:
         """The ids at positions start … end − 1 of prompt and output together."""

@@ -71,7 +71,13 @@ class ModelRunner:
     """Keeps the block tables of running requests as one array, so that a decode step writes only what is new."""
 
     def __init__(
-        self, model: Model, storage: KVCacheStorage, *, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
+        self,
+        model: Model,
+        storage: KVCacheStorage,
+        *,
+        max_model_len: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
     ) -> None:
         self.model = model
         self.storage = storage
@@ -96,8 +102,8 @@ class ModelRunner:
 
     def execute(self, step: SchedulerOutput) -> list[StepResult]:
         """Run one step; results in the order of `step.scheduled`. Requests are read and not changed."""
-        for key in step.released:
-            self._release(key)
+        while step.released:
+            self._release(step.released.pop())
         if not step.scheduled:
             return []
         batch = self._build_batch(step.scheduled)
@@ -179,12 +185,14 @@ class ModelRunner:
                 position = result.entry.start + int(rows.argmax())
                 result.error = str(
                     NonFiniteError(
-                        f"request {result.entry.request.request_id}: a key or value of position {position} is NaN or too large for "
-                        f"the {self.storage.dtype} KV cache; this request ends here, others go on"
+                        f"request {result.entry.request.request_id}: a key or value of position {position} is NaN "
+                        f"or too large for the {self.storage.dtype} KV cache; this request ends here, others go on"
                     )
                 )
 
-    def _compute_prompt_logprobs(self, results: list[StepResult], hidden: Float32Array, query_start_loc: Int32Array) -> None:
+    def _compute_prompt_logprobs(
+        self, results: list[StepResult], hidden: Float32Array, query_start_loc: Int32Array
+    ) -> None:
         for i, result in enumerate(results):
             request, entry = result.entry.request, result.entry
             first = max(entry.start, request.num_prompt_rows_reported)

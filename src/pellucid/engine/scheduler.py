@@ -38,10 +38,11 @@ class ScheduledRequest:
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """One step. `released` names the keys of requests that lost their blocks since the step before."""
+    """One step's work."""
 
     scheduled: list[ScheduledRequest]
     released: list[int]
+    """Keys of requests that lost their blocks and were not yet forgotten by the runner, which empties this list."""
 
     @property
     def num_tokens(self) -> int:
@@ -60,7 +61,8 @@ class Scheduler:
         """Sorted by `Request.order`: a preempted request is older than those that never ran, so it is at the head."""
         self.running: list[Request] = []
         self.num_preemptions = 0
-        self._released: list[int] = []
+        self.released: list[int] = []
+        """Keys whose blocks were given up; handed to the runner with the next step."""
 
     def add(self, request: Request) -> None:
         """Queue a request; it fits into the pool by itself, which the engine has checked."""
@@ -91,8 +93,7 @@ class Scheduler:
                 budget -= self._put(step, request, num_new_tokens)
         if self.waiting and not is_tight:
             self._admit(step, budget)
-        released, self._released = self._released, []
-        return SchedulerOutput(list(step.values()), released)
+        return SchedulerOutput(list(step.values()), self.released)
 
     def mark_computed(self, entry: ScheduledRequest) -> None:
         """The entry's tokens are in the KV cache now."""
@@ -108,7 +109,7 @@ class Scheduler:
         request.finish_reason = reason
         if reason in ("stop", "length"):
             self._hand_over_prompt(request)
-        self._released.append(request.key)
+        self.released.append(request.key)
         return self.kv.free(request.key)
 
     def _running_order(self) -> list[Request]:
@@ -124,7 +125,9 @@ class Scheduler:
         step[request.key] = ScheduledRequest(request, start, num_new_tokens, self.kv.block_table(request.key))
         return num_new_tokens
 
-    def _make_room(self, request: Request, num_tokens: int, step: dict[int, ScheduledRequest]) -> tuple[bool, int, bool]:
+    def _make_room(
+        self, request: Request, num_tokens: int, step: dict[int, ScheduledRequest]
+    ) -> tuple[bool, int, bool]:
         """Grow the request's table, preempting newer requests as needed.
 
         Returns whether it fits, the budget given back by preempted entries of this step, and whether any was
@@ -148,7 +151,7 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         self.kv.free(request.key)
-        self._released.append(request.key)
+        self.released.append(request.key)
         request.num_computed_tokens = 0
         if request.status is RequestStatus.WAITING:
             return  # it only held its siblings' prompt
@@ -219,7 +222,8 @@ class Scheduler:
         return None, 0
 
     def _has_prompt(self, request: Request, num_blocks: int) -> bool:
-        return min(request.num_computed_tokens // self.kv.block_size, self.kv.num_blocks_held(request.key)) >= num_blocks
+        num_computed = request.num_computed_tokens // self.kv.block_size
+        return min(num_computed, self.kv.num_blocks_held(request.key)) >= num_blocks
 
     def _sibling_computes_prompt(self, request: Request) -> bool:
         """Whether waiting a few steps saves this request the prompt."""
@@ -231,7 +235,8 @@ class Scheduler:
 
     def _hand_over_prompt(self, request: Request) -> None:
         """Before a request's blocks go, keep the prompt's for siblings that still wait for a place."""
-        heir = next((s for s in request.siblings if s.status is RequestStatus.WAITING and not self.kv.num_blocks_held(s.key)), None)
+        waiting = (sibling for sibling in request.siblings if sibling.status is RequestStatus.WAITING)
+        heir = next((sibling for sibling in waiting if not self.kv.num_blocks_held(sibling.key)), None)
         if heir is None:
             return
         num_blocks = self._num_shareable_blocks(heir)

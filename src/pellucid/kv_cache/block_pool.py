@@ -12,7 +12,7 @@ from collections.abc import Iterable
 class BlockPool:
     """`num_blocks` blocks with reference counts. Every change is complete when the call returns."""
 
-    __slots__ = ("num_blocks", "_ref_counts", "_freed", "_num_touched")
+    __slots__ = ("_freed", "_num_touched", "_ref_counts", "num_blocks")
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks

@@ -17,7 +17,7 @@ class KVCacheManager:
     Does not know what is computed: the scheduler keeps `num_computed_tokens`.
     """
 
-    __slots__ = ("block_size", "pool", "_tables")
+    __slots__ = ("_tables", "block_size", "pool")
 
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
         self.block_size = block_size
@@ -70,7 +70,9 @@ class KVCacheManager:
         holders = Counter(block for table in self._tables.values() for block in table)
         for block in range(self.pool.num_blocks):
             if holders[block] != self.pool.ref_count(block):
-                raise AssertionError(f"block {block} counts {self.pool.ref_count(block)} holders, but {holders[block]} have it")
+                raise AssertionError(
+                    f"block {block} counts {self.pool.ref_count(block)} holders, but {holders[block]} have it"
+                )
         for key, table in self._tables.items():
             if len(set(table)) != len(table):
                 raise AssertionError(f"sequence {key} has a block twice in its table")

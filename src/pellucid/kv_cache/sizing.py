@@ -52,9 +52,9 @@ def resolve_num_blocks(config: ModelConfig, args: EngineArgs, max_model_len: int
     if num_blocks < one_request:
         raise InvalidParameterError(
             "kv_cache_memory_bytes",
-            f"kv_cache_memory_bytes is {budget}, room for {num_blocks * args.block_size} tokens of {bytes_per_token} bytes, but a "
-            f"request of max_model_len {max_model_len} needs {one_request * block_bytes}: raise kv_cache_memory_bytes or lower "
-            f"max_model_len",
+            f"kv_cache_memory_bytes is {budget}, room for {num_blocks * args.block_size} tokens of {bytes_per_token} "
+            f"bytes, but a request of max_model_len {max_model_len} needs {one_request * block_bytes}: raise "
+            f"kv_cache_memory_bytes or lower max_model_len",
         )
     return num_blocks
 

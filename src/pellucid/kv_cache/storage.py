@@ -27,7 +27,7 @@ class KVCacheStorage:
     The memory is zeroed by the operating system when first touched: blocks never written cost nothing.
     """
 
-    __slots__ = ("num_layers", "num_blocks", "num_kv_heads", "head_dim", "block_size", "dtype", "keys", "values")
+    __slots__ = ("block_size", "dtype", "head_dim", "keys", "num_blocks", "num_kv_heads", "num_layers", "values")
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class KVCacheStorage:
         self.block_size = block_size
         self.dtype: KVCacheDType = dtype
         per_layer = num_blocks * num_kv_heads * head_dim * block_size
-        arena = _zero_pages(2 * num_layers * per_layer * KV_DTYPE_BYTES[dtype]).view(dtype).reshape(2 * num_layers, per_layer)
+        pages = _zero_pages(2 * num_layers * per_layer * KV_DTYPE_BYTES[dtype])
+        arena = pages.view(dtype).reshape(2 * num_layers, per_layer)
         self.keys: list[npt.NDArray[Any]] = [
             arena[2 * layer].reshape(num_blocks, num_kv_heads, head_dim, block_size) for layer in range(num_layers)
         ]

@@ -1,0 +1,13 @@
+"""The loop: schedule → run → postprocess, step by step, until every request has its reason to end.
+
+In the order of a step:
+
+- `llm.py`: LLM, the Python API for whole answers and streams.
+- `llm_engine.py`: LLMEngine; `step` is the loop's body and fits on one screen.
+- `validation.py`: what is refused before any work starts.
+- `scheduler.py`: who computes how many tokens next; ints and lists only.
+- `model_runner.py`: the step as arrays, the model, the sampler.
+- `output_processor.py`: token ids to text and logprobs; when an answer ends.
+- `stop.py`: stop strings across token boundaries.
+- `interrupt.py`: Ctrl-C between steps, not inside one.
+"""

@@ -1,0 +1,366 @@
+"""LLM: the Python API. Whole answers with `generate` and `chat`, deltas with `stream`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pellucid.config import DEFAULT_MODEL, EngineArgs, ModelConfig, engine_arg_names
+from pellucid.engine.interrupt import interrupt_after_step
+from pellucid.engine.llm_engine import EngineStats, LLMEngine
+from pellucid.engine.model_runner import Model
+from pellucid.engine.output_processor import add_delta
+from pellucid.errors import InvalidParameterError, PellucidError
+from pellucid.outputs import RequestOutput
+from pellucid.request import LogitsProcessor
+from pellucid.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from typing import Self
+
+Message = Mapping[str, Any]
+"""{"role": "user", "content": "…"} as in the OpenAI API."""
+Prompt = str | Sequence[int]
+"""Text, or token ids taken as they are."""
+Progress = Callable[[int, int], None]
+"""(requests finished, requests in all)."""
+
+
+class LLM:
+    """A model that answers. Use it from one thread; as a context manager it closes itself.
+
+    >>> with LLM(model="smollm2:135m") as llm:
+    ...     print(llm.chat([{"role": "user", "content": "Hello"}])[0].outputs[0].text)
+    """
+
+    def __init__(self, model: str = DEFAULT_MODEL, **engine_args: Any) -> None:
+        """Load a model: an alias, a GGUF file or folder, or a Hugging Face repository id.
+
+        The other arguments are the fields of `EngineArgs`. Raises `InvalidParameterError` for a name that is not
+        one of them, `ModelStoreError`, `ModelFileError` or `UnsupportedModelError` where the model cannot be had.
+        """
+        unknown = sorted(set(engine_args) - set(engine_arg_names()))
+        if unknown:
+            known = ", ".join(engine_arg_names())
+            raise InvalidParameterError(
+                unknown[0], f"LLM does not know {', '.join(unknown)}; its arguments are {known}"
+            )
+        self._attach(LLMEngine.from_args(EngineArgs(model=model, **engine_args)))
+
+    @classmethod
+    def from_engine(cls, engine: LLMEngine) -> Self:
+        """The same API over an engine that exists already."""
+        llm = cls.__new__(cls)
+        llm._attach(engine)
+        return llm
+
+    @classmethod
+    def from_parts(cls, model: Model, tokenizer: Any, args: EngineArgs | None = None) -> Self:
+        """An LLM from a model and a tokenizer in memory."""
+        return cls.from_engine(LLMEngine(model, tokenizer, args))
+
+    def _attach(self, engine: LLMEngine) -> None:
+        self._engine: LLMEngine | None = engine
+        self.tokenizer: Any = engine.tokenizer
+        self.config: ModelConfig = engine.config
+        self.args: EngineArgs = engine.args
+        self.max_model_len: int = engine.max_model_len
+        self._inboxes: dict[str, deque[RequestOutput]] = {}
+        self._num_requests = 0
+
+    @property
+    def engine(self) -> LLMEngine:
+        """The engine underneath. Raises `PellucidError` after `close`."""
+        if self._engine is None:
+            raise PellucidError("this LLM is closed: make a new one")
+        return self._engine
+
+    @property
+    def stats(self) -> EngineStats:
+        """Queues, KV blocks and counters of the engine now."""
+        return self.engine.stats
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool | Progress = False,
+        logits_processors: Sequence[LogitsProcessor] = (),
+    ) -> list[RequestOutput]:
+        """Complete one or several raw prompts; results in the order of the prompts.
+
+        A prompt is text or a list of token ids. `sampling_params` is one for all or one for each. `progress`
+        shows a bar on stderr, or is called with (finished, total). All prompts are checked before any runs.
+        """
+        texts = _listed_prompts(prompts)
+        return self._run([(prompt, None) for prompt in texts], sampling_params, progress, logits_processors)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        progress: bool | Progress = False,
+        logits_processors: Sequence[LogitsProcessor] = (),
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or each of several, through the model's chat template.
+
+        `continue_final_message` goes on with the last message instead of opening an answer. Raises
+        `ChatTemplateError` where the template refuses the messages.
+        """
+        conversations = messages if _is_listed_conversations(messages) else [messages]
+        options = _chat_options(
+            add_generation_prompt, continue_final_message, chat_template, tools, chat_template_kwargs
+        )
+        return self._run(
+            [self._chat_prompt(c, options) for c in conversations], sampling_params, progress, logits_processors
+        )
+
+    def stream(
+        self,
+        prompt: Prompt | Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+    ) -> RequestStream:
+        """Deltas of one answer as they come: from a raw prompt (text or ids), or from chat messages.
+
+        The request is checked and queued here. Closing the stream early, or dropping it, aborts the request and
+        frees its KV blocks. Several streams may be read in turns.
+        """
+        ids: Any = prompt
+        text: str | None = None
+        if _is_messages(prompt):
+            options = _chat_options(
+                add_generation_prompt, continue_final_message, chat_template, tools, chat_template_kwargs
+            )
+            ids, text = self._chat_prompt(prompt, options)
+        inbox: deque[RequestOutput] = deque()
+        name = self._submit(ids, text, sampling_params, inbox, logits_processors, request_id)
+        return RequestStream(self, name, inbox)
+
+    def abort(self, request_id: str) -> None:
+        """End a request; its stream gives one last output with finish_reason "abort". Unknown ids are no error."""
+        inbox = self._inboxes.pop(request_id, None)
+        output = None if self._engine is None else self._engine.abort(request_id)
+        if output is not None and inbox is not None:
+            inbox.append(output)
+
+    def close(self) -> None:
+        """Abort what runs and let go of the model and the KV cache."""
+        for request_id in list(self._inboxes):
+            self.abort(request_id)
+        self._engine = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _chat_prompt(self, messages: Any, options: Mapping[str, Any]) -> tuple[list[int], str]:
+        from pellucid.tokenizer.chat_template import encode_chat
+
+        prompt = encode_chat(self.tokenizer, list(messages), **options)
+        return prompt.token_ids, prompt.text
+
+    def _submit(
+        self,
+        prompt: Prompt,
+        text: str | None,
+        params: SamplingParams | None,
+        inbox: deque[RequestOutput],
+        processors: Sequence[LogitsProcessor],
+        request_id: str | None = None,
+    ) -> str:
+        if request_id is None:
+            request_id = f"request-{self._num_requests}"
+            self._num_requests += 1
+        self.engine.add_request(request_id, prompt, params, prompt_text=text, logits_processors=processors)
+        self._inboxes[request_id] = inbox
+        return request_id
+
+    def _run(
+        self,
+        prompts: Sequence[tuple[Prompt, str | None]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        progress: bool | Progress,
+        processors: Sequence[LogitsProcessor],
+    ) -> list[RequestOutput]:
+        """Queue all prompts, step until all are finished; whatever goes wrong, none of them stays behind."""
+        params = _listed_params(sampling_params, len(prompts))
+        inbox: deque[RequestOutput] = deque()
+        totals: dict[str, RequestOutput | None] = {}
+        num_finished = 0
+        try:
+            for (prompt, text), one in zip(prompts, params, strict=True):
+                totals[self._submit(prompt, text, one, inbox, processors)] = None
+            with _ProgressBar(progress, len(prompts)) as show:
+                while num_finished < len(prompts):
+                    self._step()
+                    while inbox:
+                        delta = inbox.popleft()
+                        totals[delta.request_id] = add_delta(totals[delta.request_id], delta)
+                        num_finished += delta.finished
+                        if delta.finished:
+                            show(num_finished, len(prompts))
+        finally:
+            for request_id in totals:
+                self.abort(request_id)
+        return [total for total in totals.values() if total is not None]
+
+    def _step(self) -> None:
+        """One engine step; every delta goes to the one who waits for it."""
+        with interrupt_after_step():
+            for output in self.engine.step():
+                inbox = self._inboxes.get(output.request_id)
+                if inbox is not None:
+                    inbox.append(output)
+                if output.finished:
+                    self._inboxes.pop(output.request_id, None)
+
+
+class RequestStream(Iterator[RequestOutput]):
+    """The deltas of one request; an iterator that can be closed, and closes itself when dropped."""
+
+    def __init__(self, llm: LLM, request_id: str, inbox: deque[RequestOutput]) -> None:
+        self.request_id = request_id
+        self._llm = llm
+        self._inbox = inbox
+        self._is_done = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RequestOutput:
+        if self._is_done and not self._inbox:
+            raise StopIteration
+        try:
+            while not self._inbox:
+                self._llm._step()
+        except BaseException:
+            self.close()
+            raise
+        delta = self._inbox.popleft()
+        self._is_done = self._is_done or delta.finished
+        return delta
+
+    def close(self) -> None:
+        """Abort the request if it is not finished; no further deltas come."""
+        self._is_done = True
+        self._llm.abort(self.request_id)
+        self._inbox.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._is_done:
+            self.close()
+
+
+class _ProgressBar:
+    """Context manager that gives a progress function: the caller's own, a bar on stderr, or nothing."""
+
+    def __init__(self, progress: bool | Progress, total: int) -> None:
+        self._bar: Any = None
+        self._show: Progress = progress if callable(progress) else lambda done, total: None
+        if progress is True:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
+            from rich.progress import Progress as RichProgress
+
+            self._bar = bar = RichProgress(
+                BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True)
+            )
+            task = bar.add_task("", total=total)
+            self._show = lambda done, total: bar.update(task, completed=done)
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _listed_prompts(prompts: Any) -> list[Prompt]:
+    """One prompt or several, as a list of prompts."""
+    if isinstance(prompts, str):
+        return [prompts]
+    items = list(prompts) if isinstance(prompts, Sequence) or hasattr(prompts, "__array__") else None
+    if items is not None and items and not any(isinstance(item, str) or hasattr(item, "__len__") for item in items):
+        return [items]
+    if items is None or not all(isinstance(item, str) or hasattr(item, "__len__") for item in items):
+        raise InvalidParameterError(
+            "prompts", "prompts must be a string, a list of strings, or a list of lists of token ids"
+        )
+    return items
+
+
+def _listed_params(params: Any, num_prompts: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
+    listed = list(params) if isinstance(params, Sequence) else None
+    if listed is None or not all(isinstance(one, SamplingParams) for one in listed) or len(listed) != num_prompts:
+        raise InvalidParameterError(
+            "sampling_params",
+            f"sampling_params must be one SamplingParams or a list of {num_prompts}, one for each prompt",
+        )
+    return listed
+
+
+def _is_messages(prompt: Any) -> bool:
+    return (
+        not isinstance(prompt, str)
+        and isinstance(prompt, Sequence)
+        and len(prompt) > 0
+        and isinstance(prompt[0], Mapping)
+    )
+
+
+def _is_listed_conversations(messages: Any) -> bool:
+    return isinstance(messages, Sequence) and len(messages) > 0 and not isinstance(messages[0], Mapping)
+
+
+def _chat_options(
+    add_generation_prompt: bool | None,
+    continue_final_message: bool,
+    chat_template: str | None,
+    tools: Sequence[Mapping[str, Any]] | None,
+    variables: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The arguments of `encode_chat`; an answer is opened unless the last message is to be continued."""
+    if add_generation_prompt is None:
+        add_generation_prompt = not continue_final_message
+    options = dict(variables or {})
+    options.update(
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        chat_template=chat_template,
+        tools=None if tools is None else list(tools),
+    )
+    return options

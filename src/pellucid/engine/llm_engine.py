@@ -1,0 +1,259 @@
+"""LLMEngine: requests in, deltas out, one step at a time. Not thread-safe: one thread drives it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pellucid.config import EngineArgs
+from pellucid.engine.model_runner import Model, ModelRunner, StepResult
+from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike
+from pellucid.engine.scheduler import Scheduler
+from pellucid.engine.validation import check_params, checked_prompt
+from pellucid.errors import InvalidParameterError
+from pellucid.kv_cache.manager import KVCacheManager
+from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
+from pellucid.kv_cache.storage import KVCacheStorage
+from pellucid.outputs import CompletionOutput, RequestOutput
+from pellucid.request import LogitsProcessor, Request
+from pellucid.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The engine at one moment; counts are since it was made."""
+
+    num_steps: int
+    num_tokens_computed: int
+    """Rows of all steps: prompt and output tokens, recomputed ones again."""
+    num_output_tokens: int
+    num_preemptions: int
+    num_waiting: int
+    """Sequences that wait; a request with n answers is n sequences."""
+    num_running: int
+    kv_blocks_used: int
+    kv_blocks_touched: int
+    """Blocks ever used: what the KV cache costs in memory now."""
+    kv_blocks_total: int
+
+
+class LLMEngine:
+    """Model, tokenizer, KV cache and scheduler together.
+
+    `add_request` refuses what cannot be served; everything it takes ends with a finish_reason.
+    """
+
+    def __init__(self, model: Model, tokenizer: TokenizerLike, args: EngineArgs | None = None) -> None:
+        """Raises `InvalidParameterError` when the KV cache cannot hold one request of max_model_len."""
+        self.args = args = args or EngineArgs()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = config = model.config
+        self.max_model_len = resolve_max_model_len(config, args)
+        num_blocks = resolve_num_blocks(config, args, self.max_model_len)
+        self.storage = KVCacheStorage(
+            config.num_layers, num_blocks, config.num_kv_heads, config.head_dim, args.block_size, args.kv_cache_dtype
+        )
+        self.kv = KVCacheManager(num_blocks, args.block_size)
+        self.scheduler = Scheduler(self.kv, args.max_num_seqs, args.max_num_batched_tokens)
+        self.runner = ModelRunner(
+            model,
+            self.storage,
+            max_model_len=self.max_model_len,
+            max_num_seqs=args.max_num_seqs,
+            max_num_batched_tokens=args.max_num_batched_tokens,
+        )
+        self._states: dict[str, RequestState] = {}
+        self._num_requests = 0
+        self._num_sequences = 0
+        self._num_steps = 0
+        self._num_tokens_computed = 0
+        self._num_output_tokens = 0
+
+    @classmethod
+    def from_args(cls, args: EngineArgs | None = None, *, progress: Any = None) -> Self:
+        """Find (or fetch) the model, load it and its tokenizer; `progress` is handed to the model store."""
+        from pellucid.engine.loading import load_parts
+
+        args = args or EngineArgs()
+        model, tokenizer = load_parts(args, progress)
+        return cls(model, tokenizer, args)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        prompt_text: str | None = None,
+        priority: int = 0,
+        logits_processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
+        """Queue a prompt: text (encoded with the model's special tokens), or token ids taken as they are.
+
+        `prompt_text` is what the output shows as prompt when ids are given. A lower `priority` is served earlier.
+        Raises `ContextLengthExceededError` or `InvalidParameterError`; then nothing was queued.
+        """
+        params = params or SamplingParams()
+        if not isinstance(request_id, str) or not request_id:
+            raise InvalidParameterError("request_id", f"request_id is {request_id!r}, but must be a non-empty string")
+        if request_id in self._states:
+            raise InvalidParameterError(
+                "request_id", f"request_id {request_id!r} is in use by a request that is not finished"
+            )
+        arrival_time = time.monotonic()
+        text = prompt if isinstance(prompt, str) else prompt_text
+        ids = checked_prompt(
+            self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, self.config.vocab_size
+        )
+        check_params(params, len(ids), self.config.vocab_size, self.max_model_len)
+        requests = self._sequences(request_id, ids, params, priority, tuple(logits_processors))
+        answers = [Answer(request, self.tokenizer) for request in requests]
+        self._states[request_id] = RequestState(text, answers, arrival_time, self.tokenizer)
+        for request in requests:
+            self.scheduler.add(request)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether `step` has anything to do."""
+        return self.scheduler.has_requests
+
+    def step(self) -> list[RequestOutput]:
+        """Schedule → run → postprocess. Gives the deltas of the requests that have something new."""
+        step = self.scheduler.schedule()
+        if not step.scheduled and self.has_unfinished_requests():
+            raise AssertionError("requests wait, but the scheduler found nothing to compute")
+        self._note_scheduled([entry.request for entry in step.scheduled if entry.start == 0])
+        results = self.runner.execute(step)
+        return self._postprocess(results)
+
+    def abort(self, request_id: str) -> RequestOutput | None:
+        """End a request now and free its blocks.
+
+        Gives back its last delta (text held back, finish_reason "abort"), or None when no such request is unfinished.
+        """
+        state = self._states.get(request_id)
+        if state is None:
+            return None
+        outputs: dict[str, RequestOutput] = {}
+        for answer in state.answers:
+            if not answer.finished:
+                self._emit(outputs, state, answer, answer.end("abort"))
+        return outputs[request_id]
+
+    @property
+    def stats(self) -> EngineStats:
+        """Queues, KV blocks and counters now."""
+        pool = self.kv.pool
+        return EngineStats(
+            num_steps=self._num_steps,
+            num_tokens_computed=self._num_tokens_computed,
+            num_output_tokens=self._num_output_tokens,
+            num_preemptions=self.scheduler.num_preemptions,
+            num_waiting=len(self.scheduler.waiting),
+            num_running=len(self.scheduler.running),
+            kv_blocks_used=pool.num_blocks - pool.num_free,
+            kv_blocks_touched=pool.num_touched,
+            kv_blocks_total=pool.num_blocks,
+        )
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError when a block, a table or a queue is not as it must be; when idle, all must be free."""
+        self.kv.check_integrity()
+        if self.has_unfinished_requests():
+            return
+        if self._states:
+            raise AssertionError(f"no sequence is queued, but requests {sorted(self._states)} are not finished")
+        if self.kv.pool.num_free != self.kv.pool.num_blocks:
+            raise AssertionError(f"the engine is idle, but {self.stats.kv_blocks_used} KV blocks are in use")
+        if not self.runner.held_keys <= set(self.scheduler.released):
+            raise AssertionError(f"the engine is idle, but the runner has rows of {self.runner.held_keys}")
+
+    def _sequences(
+        self,
+        request_id: str,
+        ids: list[int],
+        params: SamplingParams,
+        priority: int,
+        processors: tuple[LogitsProcessor, ...],
+    ) -> list[Request]:
+        seed = params.seed if params.seed is not None else self._next_seed()
+        eos_ids = frozenset() if params.ignore_eos else self.tokenizer.eos_ids
+        siblings: list[Request] = []
+        for sample_index in range(params.n):
+            self._num_sequences += 1
+            siblings.append(
+                Request(
+                    key=self._num_sequences,
+                    request_id=request_id,
+                    prompt_token_ids=ids,
+                    params=params,
+                    seed=seed,
+                    max_output_tokens=params.max_tokens or self.max_model_len - len(ids),
+                    end_token_ids=eos_ids | frozenset(params.stop_token_ids),
+                    sample_index=sample_index,
+                    arrival=self._num_requests,
+                    priority=priority,
+                    logits_processors=processors,
+                    siblings=siblings,
+                )
+            )
+        self._num_requests += 1
+        return siblings
+
+    def _next_seed(self) -> int:
+        """A seed for a request without one: in order from the engine's own, else from the operating system."""
+        if self.args.seed is not None:
+            return (self.args.seed + self._num_requests) % 2**63
+        return int.from_bytes(os.urandom(8), "little") >> 1
+
+    def _note_scheduled(self, starting: list[Request]) -> None:
+        for request in starting:
+            metrics = self._states[request.request_id].metrics
+            if metrics.first_scheduled_time is None:
+                metrics.first_scheduled_time = time.monotonic()
+
+    def _postprocess(self, results: list[StepResult]) -> list[RequestOutput]:
+        outputs: dict[str, RequestOutput] = {}
+        now = time.monotonic()
+        self._num_steps += bool(results)
+        for result in results:
+            request = result.entry.request
+            state = self._states[request.request_id]
+            answer = state.answers[request.sample_index]
+            self._num_tokens_computed += result.entry.num_new_tokens
+            self.scheduler.mark_computed(result.entry)
+            if result.prompt_rows:
+                state.add_prompt_rows(request, result.prompt_rows)
+            if result.error is not None:
+                self._emit(outputs, state, answer, answer.end("error", result.error))
+            elif result.sampled is not None:
+                self._num_output_tokens += 1
+                state.note_token(request, now)
+                self._emit(outputs, state, answer, answer.push(result.sampled))
+        return list(outputs.values())
+
+    def _emit(
+        self, outputs: dict[str, RequestOutput], state: RequestState, answer: Answer, completion: CompletionOutput
+    ) -> None:
+        """Put one answer's delta into its request's output; an answer that ended gives up its blocks."""
+        request = answer.request
+        output = outputs.get(request.request_id)
+        if output is None:
+            output = outputs[request.request_id] = state.output()
+        output.outputs.append(completion)
+        if completion.finish_reason is not None:
+            freed = self.scheduler.finish(request, completion.finish_reason)
+            if completion.finish_reason == "error":
+                self.storage.clear(freed)
+            state.metrics.num_preemptions += request.num_preemptions
+            state.num_unfinished -= 1
+            if state.num_unfinished == 0:
+                output.finished = True
+                del self._states[request.request_id]
+        output.prompt_logprobs = output.prompt_logprobs or state.take_prompt_logprobs()

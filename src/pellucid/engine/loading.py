@@ -1,0 +1,26 @@
+"""From EngineArgs to a model and its tokenizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pellucid.config import EngineArgs
+from pellucid.engine.model_runner import Model
+from pellucid.engine.output_processor import TokenizerLike
+
+
+def load_parts(args: EngineArgs, progress: Any = None) -> tuple[Model, TokenizerLike]:
+    """Resolve the model's name to a file, load its weights for the backend, and build its tokenizer.
+
+    Raises `ModelStoreError`, `ModelFileError`, `UnsupportedModelError` or `BackendError`.
+    """
+    from pellucid.formats.gguf import GGUFFile
+    from pellucid.kernels.dispatch import make_backend
+    from pellucid.model_store.store import resolve
+    from pellucid.models.loading import load_model
+    from pellucid.tokenizer.tokenizer import Tokenizer
+
+    path = resolve(args.model, progress=progress)
+    with GGUFFile.open(path) as file:
+        tokenizer = Tokenizer.from_gguf(file.metadata)
+    return load_model(path, make_backend(args.backend, args.threads)), tokenizer

@@ -1,0 +1,60 @@
+"""What is refused before any work starts; every refusal names the field and what is allowed."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+from pellucid.errors import ContextLengthExceededError, InvalidParameterError
+from pellucid.sampling.sampler import check_params_against_vocab
+from pellucid.sampling_params import SamplingParams
+
+
+def checked_prompt(token_ids: Sequence[int], vocab_size: int) -> list[int]:
+    """The prompt's ids as plain ints.
+
+    Raises `InvalidParameterError` for a prompt without ids, or with one that the vocabulary does not have.
+    """
+    ids: list[int] = []
+    for position, token_id in enumerate(token_ids):
+        try:
+            number = -1 if isinstance(token_id, bool) else operator.index(token_id)
+        except TypeError:
+            number = -1
+        if not 0 <= number < vocab_size:
+            raise InvalidParameterError(
+                "prompt",
+                f"prompt has {token_id!r} at position {position}, but a token id must be a whole number from 0 to "
+                f"{vocab_size - 1}",
+            )
+        ids.append(number)
+    if not ids:
+        raise InvalidParameterError(
+            "prompt",
+            "prompt is empty and the model puts no beginning-of-sequence (BOS) token before it, so there is nothing "
+            "to start from: give at least one token",
+        )
+    return ids
+
+
+def check_params(params: SamplingParams, num_prompt_tokens: int, vocab_size: int, max_model_len: int) -> None:
+    """Whether the parameters fit the model and the context.
+
+    Raises `ContextLengthExceededError` when prompt and answer cannot fit into max_model_len,
+    `InvalidParameterError` for a token id outside the vocabulary or a min_tokens that cannot be reached.
+    """
+    if not isinstance(params, SamplingParams):
+        raise InvalidParameterError(
+            "sampling_params", f"sampling_params is a {type(params).__name__}, but must be SamplingParams"
+        )
+    if num_prompt_tokens >= max_model_len:
+        raise ContextLengthExceededError(num_prompt_tokens, max_model_len)
+    if params.max_tokens is not None and num_prompt_tokens + params.max_tokens > max_model_len:
+        raise ContextLengthExceededError(num_prompt_tokens, max_model_len, params.max_tokens)
+    if params.min_tokens > max_model_len - num_prompt_tokens:
+        raise InvalidParameterError(
+            "min_tokens",
+            f"min_tokens is {params.min_tokens}, but after a prompt of {num_prompt_tokens} tokens max_model_len "
+            f"{max_model_len} leaves room for {max_model_len - num_prompt_tokens}",
+        )
+    check_params_against_vocab(params, vocab_size)
