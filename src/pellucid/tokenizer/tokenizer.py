@@ -1,0 +1,203 @@
+"""Text to ids and ids to text, as the model's own tokenizer does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import InvalidParameterError
+from .backends import SPACE_MARK, build_backend
+from .special_tokens import SpecialTokenScanner
+from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary, read_vocabulary
+
+# GPT-2's printable spelling of bytes (openai/gpt-2, src/encoder.py, `bytes_to_unicode`).
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTE_OF_CHARACTER = {byte: byte for byte in _PRINTABLE}
+_BYTE_OF_CHARACTER |= {256 + n: byte for n, byte in enumerate(b for b in range(256) if b not in set(_PRINTABLE))}
+
+
+class Piece(NamedTuple):
+    """One token of a text: its id, its bytes and whether it is a special token."""
+
+    token_id: int
+    token_bytes: bytes
+    special: bool
+
+
+class Tokenizer:
+    """A model's tokenizer. Immutable; may be used from several threads.
+
+    vocab_size: number of tokens; ids run from 0 to vocab_size - 1.
+    eos_ids: every id that ends generation, from all sources in the file.
+    add_bos, add_eos: whether encode adds them by default.
+    special_tokens: text to id of the control tokens.
+    chat_template: Jinja source, or None where the model has none.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._tokens, self._kinds = vocabulary.tokens, vocabulary.kinds
+        self.vocab_size = len(vocabulary.tokens)
+        self.bos_id, self.eos_id = vocabulary.bos_id, vocabulary.eos_id
+        self.unk_id, self.pad_id = vocabulary.unk_id, vocabulary.pad_id
+        self.eos_ids = vocabulary.eos_ids
+        self.add_bos = vocabulary.add_bos and vocabulary.bos_id is not None
+        self.add_eos = vocabulary.add_eos and vocabulary.eos_id is not None
+        self.add_space_prefix = vocabulary.add_space_prefix
+        self.chat_templates = vocabulary.chat_templates
+        self.chat_template = vocabulary.chat_templates.get("default")
+        self.special_tokens = self._of_kinds(CONTROL, UNKNOWN)
+        user_defined = self._of_kinds(USER_DEFINED)
+        self._user_defined_scanner = SpecialTokenScanner(user_defined)
+        self._scanner = SpecialTokenScanner(user_defined | self.special_tokens)
+        self._sentencepiece = vocabulary.model == "llama"
+        self._backend = build_backend(vocabulary)
+        self._bytes: dict[int, bytes] = {}
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """Build from the metadata of a GGUF file.
+
+        Raises UnsupportedModelError for a kind of tokenizer we do not know and ModelFileError for metadata that is
+        incomplete or contradicts itself.
+        """
+        return cls(read_vocabulary(metadata))
+
+    def _of_kinds(self, *kinds: int) -> dict[str, int]:
+        wanted = set(kinds)
+        return {self._tokens[i]: i for i, kind in enumerate(self._kinds) if kind in wanted}
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
+        """The ids of `text`.
+
+        add_special_tokens: put BOS before and EOS after where the model wants them, never twice.
+        parse_special: control strings in the text become their tokens; otherwise they are text like any other.
+        User-defined tokens (added, but not special) are matched either way.
+        """
+        return self.encode_with_protected(text, (), add_special_tokens=add_special_tokens, parse_special=parse_special)
+
+    def encode_with_protected(
+        self,
+        text: str,
+        protected: Sequence[tuple[int, int]],
+        *,
+        add_special_tokens: bool = True,
+        parse_special: bool = True,
+    ) -> list[int]:
+        """As `encode`; no control token is taken from a place that touches one of the `protected` spans.
+
+        protected: (begin, end) pairs of character positions, ascending, without overlaps. An empty span (n, n) says
+        that no control token may lie across position n.
+        """
+        _check_text(text)
+        ids: list[int] = []
+        at, after_special = 0, True
+        for begin, end, token_id in self._special_matches(text, protected, parse_special):
+            self._encode_plain(text[at:begin], after_special, ids)
+            ids.append(token_id)
+            at, after_special = self._end_of_special(text, end), True
+        self._encode_plain(text[at:], after_special, ids)
+        if add_special_tokens and self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
+        if add_special_tokens and self.add_eos and self.eos_id is not None and ids[-1:] != [self.eos_id]:
+            ids.append(self.eos_id)
+        return ids
+
+    def _encode_plain(self, text: str, after_special: bool, ids: list[int]) -> None:
+        if text:
+            prefix = " " if after_special and self.add_space_prefix else ""
+            ids.extend(self._backend.encode(prefix + text, add_special_tokens=False).ids)
+
+    def _end_of_special(self, text: str, end: int) -> int:
+        if self._vocabulary.strips_after_special:
+            while end < len(text) and text[end].isspace():
+                end += 1
+        return end
+
+    def _special_matches(
+        self, text: str, protected: Sequence[tuple[int, int]], parse_special: bool
+    ) -> Iterator[tuple[int, int, int]]:
+        if not parse_special:
+            yield from self._user_defined_scanner.matches(text)
+            return
+        at, next_span = 0, 0
+        while (match := self._scanner.match_at_or_after(text, at)) is not None:
+            begin, end, token_id = match
+            while next_span < len(protected) and protected[next_span][1] <= begin:
+                next_span += 1
+            touched = next_span < len(protected) and protected[next_span][0] < end
+            if touched and self._kinds[token_id] != USER_DEFINED:
+                plain = self._user_defined_scanner.match_at_or_after(text, begin)
+                if plain is None or plain[0] != begin:
+                    at = begin + 1
+                    continue
+                begin, end, token_id = plain
+            yield begin, end, token_id
+            at = end
+
+    def decode(
+        self, ids: Iterable[int], *, skip_special_tokens: bool = True, strip_prefix_space: bool = True
+    ) -> str:
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD.
+
+        strip_prefix_space: SentencePiece models with add_space_prefix put a space before every text; it is dropped
+        again, as Hugging Face does, unless this is False (the ids go on from a prompt, so the space is text).
+        """
+        shown = (i for i in ids if not (skip_special_tokens and self.is_special(i)))
+        data = b"".join(map(self.token_bytes, shown))
+        if strip_prefix_space and self.add_space_prefix and data.startswith(b" "):
+            data = data[1:]
+        return data.decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token; joined over the ids of a text they are the text's UTF-8 bytes."""
+        data = self._bytes.get(token_id)
+        if data is None:
+            data = self._bytes[token_id] = self._spell(self._checked(token_id))
+        return data
+
+    def _spell(self, token_id: int) -> bytes:
+        token, kind = self._tokens[token_id], self._kinds[token_id]
+        if kind in (CONTROL, UNKNOWN, USER_DEFINED):
+            return token.encode("utf-8", "surrogateescape")
+        if self._sentencepiece:
+            if kind == BYTE or (len(token) == 6 and token.startswith("<0x") and kind != NORMAL):
+                return bytes([int(token[3:5], 16)])
+            return token.replace(SPACE_MARK, " ").encode("utf-8", "surrogateescape")
+        try:
+            return bytes(_BYTE_OF_CHARACTER[ord(character)] for character in token)
+        except KeyError:
+            # Not in the byte alphabet: an added token that the file calls normal is shown as it is spelled.
+            return token.encode("utf-8", "surrogateescape")
+
+    def token_text(self, token_id: int) -> str:
+        """The bytes of one token as text, U+FFFD for a part of a character."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token is control or unknown: not shown to readers, never produced from plain text."""
+        return self._kinds[self._checked(token_id)] in (CONTROL, UNKNOWN)
+
+    def pieces(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[Piece]:
+        """The tokens of `text`, spelled out."""
+        ids = self.encode(text, add_special_tokens=add_special_tokens, parse_special=parse_special)
+        return [Piece(i, self.token_bytes(i), self.is_special(i)) for i in ids]
+
+    def _checked(self, token_id: int) -> int:
+        if not 0 <= token_id < self.vocab_size:
+            raise InvalidParameterError(
+                "token_ids", f"token id {token_id} is outside the vocabulary, which has ids 0 to {self.vocab_size - 1}"
+            )
+        return token_id
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidParameterError(
+            "prompt", f"the text has half a surrogate pair at character {error.start}, which is no Unicode text"
+        ) from None
+
+
+__all__ = ["NORMAL", "UNUSED", "Piece", "Tokenizer"]

@@ -1,0 +1,221 @@
+"""What a GGUF file's metadata says about its vocabulary, checked and in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelFileError, UnsupportedModelError
+from .pre_tokenizers import PreTokenizer, pre_tokenizer_named
+
+# Kinds of token, `tokenizer.ggml.token_type`.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+MODELS = ("gpt2", "llama")
+
+# End-of-turn and end-of-text tokens known by their text, because many files name only one of theirs
+# (the list of llama.cpp, src/llama-vocab.cpp).
+END_TEXTS = (
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+    "</s>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "[e~[",
+)
+_END_ID_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id", "eos_token_ids")
+
+
+@dataclass(slots=True)
+class Vocabulary:
+    """The pieces of a model and their kinds; indices are token ids.
+
+    tokens: the pieces as the file spells them (byte-level alphabet or `▁` for a space); index: the way back.
+    kinds: one of NORMAL … BYTE for each.
+    scores: SentencePiece scores, higher merges first; None where the file has none.
+    """
+
+    model: str
+    pre_tokenizer: PreTokenizer
+    tokens: list[str]
+    index: dict[str, int]
+    kinds: list[int]
+    scores: np.ndarray[Any, np.dtype[np.float32]] | None
+    merges: list[str] | None
+    bos_id: int | None
+    eos_id: int | None
+    unk_id: int | None
+    pad_id: int | None
+    eos_ids: frozenset[int]
+    add_bos: bool
+    add_eos: bool
+    add_space_prefix: bool
+    strips_after_special: bool
+    chat_templates: dict[str, str]
+
+
+def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
+    """Check the `tokenizer.*` keys of `metadata` and gather them.
+
+    Raises UnsupportedModelError for a tokenizer or pre-tokenizer we do not know, ModelFileError for keys that are
+    missing or contradict each other; both name the key.
+    """
+    model = metadata.get("tokenizer.ggml.model")
+    if model not in MODELS:
+        raise UnsupportedModelError(
+            f"tokenizer.ggml.model is {model!r}, which is not supported; supported are: {', '.join(MODELS)}"
+        )
+    tokens = _tokens(metadata)
+    kinds = _kinds(metadata, len(tokens))
+    # Only the byte-level models are cut by rules that differ from file to file.
+    pre_name = str(metadata.get("tokenizer.ggml.pre") or "default") if model == "gpt2" else "none"
+    pre_tokenizer = pre_tokenizer_named(pre_name)
+    sentencepiece = model == "llama"
+    index = {token: token_id for token_id, token in enumerate(tokens)}
+    ids = _SpecialIds(metadata, tokens, kinds)
+    defaults = (1, 2, 0) if sentencepiece else (None, None, None)
+    eos_id = ids.read("eos", defaults[1])
+    end_ids = _end_ids(metadata, ids, index, kinds, eos_id)
+    return Vocabulary(
+        model=str(model),
+        pre_tokenizer=pre_tokenizer,
+        tokens=tokens,
+        index=index,
+        kinds=kinds,
+        scores=_scores(metadata, len(tokens)) if sentencepiece else None,
+        merges=_merges(metadata, required=not sentencepiece),
+        bos_id=ids.read("bos", defaults[0]),
+        eos_id=eos_id,
+        unk_id=ids.read("unknown", defaults[2]),
+        pad_id=ids.read("padding", None),
+        eos_ids=end_ids,
+        add_bos=_flag(metadata, "add_bos_token", sentencepiece or pre_tokenizer.add_bos),
+        add_eos=_flag(metadata, "add_eos_token", False),
+        add_space_prefix=_flag(metadata, "add_space_prefix", True) if sentencepiece else False,
+        strips_after_special=_strips_after_special(metadata),
+        chat_templates=_chat_templates(metadata),
+    )
+
+
+def _tokens(metadata: Mapping[str, Any]) -> list[str]:
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, (list, tuple)) or not tokens or not all(isinstance(token, str) for token in tokens):
+        raise ModelFileError("tokenizer.ggml.tokens is missing or is not a list of strings; the file has no vocabulary")
+    return list(tokens)
+
+
+def _kinds(metadata: Mapping[str, Any], count: int) -> list[int]:
+    kinds = metadata.get("tokenizer.ggml.token_type")
+    if kinds is None:
+        return [NORMAL] * count
+    if len(kinds) != count:
+        raise ModelFileError(f"tokenizer.ggml.token_type has {len(kinds)} entries, but there are {count} tokens")
+    return [int(kind) for kind in (kinds.tolist() if isinstance(kinds, np.ndarray) else kinds)]
+
+
+def _scores(metadata: Mapping[str, Any], count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    scores = metadata.get("tokenizer.ggml.scores")
+    if scores is None:
+        raise ModelFileError("tokenizer.ggml.scores is missing, but a 'llama' tokenizer merges by score")
+    if len(scores) != count:
+        raise ModelFileError(f"tokenizer.ggml.scores has {len(scores)} entries, but there are {count} tokens")
+    return np.asarray(scores, dtype=np.float32)
+
+
+def _merges(metadata: Mapping[str, Any], required: bool) -> list[str] | None:
+    merges = metadata.get("tokenizer.ggml.merges")
+    if merges is None or len(merges) == 0:
+        if required and merges is None:
+            raise ModelFileError("tokenizer.ggml.merges is missing, but a 'gpt2' tokenizer needs its merges")
+        return [] if required else None
+    return list(merges)
+
+
+def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = metadata.get(f"tokenizer.ggml.{key}")
+    return default if value is None else bool(value)
+
+
+class _SpecialIds:
+    """Reads `tokenizer.ggml.*_token_id`, refusing ids outside the vocabulary."""
+
+    def __init__(self, metadata: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> None:
+        self._metadata, self._tokens, self._kinds = metadata, tokens, kinds
+
+    def read(self, name: str, default: int | None) -> int | None:
+        value = self._metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if value is None:
+            # llama.cpp's defaults are SentencePiece's usual places; they hold only where such a token stands there.
+            usable = default is not None and default < len(self._kinds) and self._kinds[default] in (UNKNOWN, CONTROL)
+            return default if usable else None
+        return self.checked(f"{name}_token_id", int(value))
+
+    def checked(self, key: str, value: int) -> int:
+        if not 0 <= value < len(self._tokens):
+            raise ModelFileError(
+                f"tokenizer.ggml.{key} is {value}, but the vocabulary has {len(self._tokens)} tokens (0 to "
+                f"{len(self._tokens) - 1})"
+            )
+        return value
+
+
+def _end_ids(
+    metadata: Mapping[str, Any], ids: _SpecialIds, index: dict[str, int], kinds: list[int], eos_id: int | None
+) -> frozenset[int]:
+    """Every id that ends generation: those the file names and those known by their text.
+
+    Tokens known by their text become CONTROL where a converter left them normal, as llama.cpp does.
+    """
+    named: set[int] = set() if eos_id is None else {eos_id}
+    for key in _END_ID_KEYS:
+        value = metadata.get(f"tokenizer.ggml.{key}")
+        if value is not None:
+            named.update(ids.checked(key, int(item)) for item in np.atleast_1d(np.asarray(value)).tolist())
+    known = {text: index[text] for text in END_TEXTS if text in index}
+    # In the harmony format `<|end|>` closes a message, not the answer (also solar-open).
+    if "<|end|>" in known and (
+        {"<|return|>", "<|call|>"} <= known.keys() or {"<|flush|>", "<|calls|>"} <= known.keys()
+    ):
+        del known["<|end|>"]
+    # Gemma 4 and PLaMo have a plain-text `</s>`.
+    if "</s>" in known and ("<|tool_response>" in known or "<|plamo:eos|>" in index):
+        del known["</s>"]
+    # `</s>` is also the HTML tag in Gemma's vocabulary: only texts that mean nothing else count whatever their kind.
+    ends = {i for text, i in known.items() if kinds[i] == CONTROL or text.startswith(("<|", "<｜", "<end_of"))}
+    for token_id in ends:
+        kinds[token_id] = CONTROL
+    return frozenset(named | ends)
+
+
+def _strips_after_special(metadata: Mapping[str, Any]) -> bool:
+    # Phi-3's added tokens swallow the white space after them; GGUF has no field for that, so llama.cpp goes by name.
+    name = str(metadata.get("general.name") or "").lower()
+    return metadata.get("tokenizer.ggml.model") == "llama" and ("phi-3" in name or "phi3" in name)
+
+
+def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    templates: dict[str, str] = {}
+    for key, value in metadata.items():
+        if key == "tokenizer.chat_template" and isinstance(value, str):
+            templates["default"] = value
+        elif key.startswith("tokenizer.chat_template.") and isinstance(value, str):
+            templates[key.removeprefix("tokenizer.chat_template.")] = value
+    return templates
