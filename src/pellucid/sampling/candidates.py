@@ -25,9 +25,11 @@ SORT_LIMIT = 1024
 """Up to this many candidates are simply sorted."""
 HEAD_SIZE = 256
 """About this many of the most probable candidates are looked at before a histogram is made."""
-BINS_PER_NAT = 128
-NUM_BINS = 4096
+BINS_PER_NAT = 64
+NUM_BINS = 2048
 """The last bin takes all below e**-32 of the largest weight."""
+CHUNK = 8192
+"""Histograms are made of this many candidates at a time: their float64 copies then stay in the cache."""
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -53,17 +55,20 @@ def _kth_largest_bound(logits: FloatArray, k: int) -> np.float32:
     groups = max(4 * k, SORT_LIMIT // 2)
     rows = len(logits) // groups
     if rows < 2:
-        bound: np.float32 = np.partition(logits, len(logits) - k)[len(logits) - k]
-        return bound
+        return _kth_largest(logits, k)
     maxima = logits[: rows * groups].reshape(rows, groups).max(axis=0)
-    bound = np.partition(maxima, groups - k)[groups - k]
-    return bound
+    return _kth_largest(maxima, k)
+
+
+def _kth_largest(values: FloatArray, k: int) -> np.float32:
+    place = len(values) - k
+    return np.float32(np.partition(values, place)[place])
 
 
 def _exactly_top(logits: FloatArray, positions: IdArray, k: int) -> IdArray:
     """The k first of `positions` in candidate order, given in ascending position."""
     values = logits[positions]
-    kth = np.partition(values, len(values) - k)[len(values) - k]
+    kth = _kth_largest(values, k)
     above = values > kth
     ties = np.flatnonzero(values == kth)[: k - int(np.count_nonzero(above))]
     above[ties] = True
@@ -135,7 +140,7 @@ class Candidates:
         """Keep candidates at least `min_p` (in (0, 1]) times as probable as the first one."""
         # Compared as logits: exp would be needed for the whole vocabulary otherwise.
         cutoff = float(self.largest) + self.temperature * math.log(min_p)
-        self._keep(np.flatnonzero(self.logits >= np.float32(max(cutoff, -_FLOAT32_MAX))), self.ordered)
+        self._keep_where(self.logits >= np.float32(max(cutoff, -_FLOAT32_MAX)))
 
     def keep_top_k(self, k: int) -> None:
         """Keep the first k (>= 1) candidates."""
@@ -152,7 +157,7 @@ class Candidates:
         value = self.logits[reached]
         keep = self.logits > value
         keep[: reached + 1] |= self.logits[: reached + 1] == value
-        self._keep(np.flatnonzero(keep), False)
+        self._keep_where(keep)
 
     def pick(self, u: float) -> int:
         """The first id in candidate order whose cumulative probability exceeds u (in [0, 1))."""
@@ -164,6 +169,18 @@ class Candidates:
         """The most probable id, the lowest of equals."""
         place = int(self.logits.argmax())
         return place if self.ids is None else int(self.ids[place])
+
+    def _keep_where(self, keep: npt.NDArray[np.bool_]) -> None:
+        """Keep the candidates at which the mask is true, in the order they have."""
+        if 4 * np.count_nonzero(keep) <= len(keep):
+            self._keep(np.flatnonzero(keep), self.ordered)
+            return
+        # Gathering most of them costs more than carrying impossible ones along.
+        self.logits = np.where(keep, self.logits, np.float32(-np.inf))
+        self._owned = True
+        if self._weights is not None:
+            self._weights *= keep
+            self._total = float(self._weights.sum(dtype=np.float64))
 
     def _keep(self, places: IdArray, ordered: bool) -> None:
         self.ids = places if self.ids is None else self.ids[places]
@@ -198,8 +215,11 @@ class Candidates:
         depth = self.exponents()
         depth *= np.float32(-BINS_PER_NAT)
         np.minimum(depth, np.float32(NUM_BINS - 1), out=depth)
-        bins = depth.astype(np.int64)
-        masses = np.asarray(np.bincount(bins, weights=weights, minlength=NUM_BINS), dtype=np.float64)
+        bins = depth.astype(np.int16)
+        masses = np.zeros(NUM_BINS)
+        for start in range(0, len(bins), CHUNK):
+            part = slice(start, start + CHUNK)
+            masses += np.bincount(bins[part], weights=weights[part], minlength=NUM_BINS)
         chosen = _reached(masses, 0.0, target, strictly)
         places = np.flatnonzero(bins == chosen)
         values = self.logits[places]
