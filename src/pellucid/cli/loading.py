@@ -16,14 +16,12 @@ PRESET_HELP = f"Values that belong together: {', '.join(PRESETS)}. Flags given b
 
 
 def load_llm(engine: dict[str, Any]) -> LLM:
-    """Check the arguments, then fetch, then load: what can be refused at once is refused at once."""
+    """Check the arguments, fetch the model with a bar if it must be, and load it."""
     args = EngineArgs(**engine)
-    from pellucid.model_store.store import resolve
-
-    resolve(args.model, progress=console.progress())
     from pellucid.engine.llm import LLM
+    from pellucid.engine.llm_engine import LLMEngine
 
-    return LLM(**engine)
+    return LLM.from_engine(LLMEngine.from_args(args, progress=console.progress()))
 
 
 def sampling_params(preset: str | None, given: dict[str, Any]) -> SamplingParams:

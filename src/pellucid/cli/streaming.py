@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pellucid.cli import console
 from pellucid.outputs import FinishReason, RequestOutput
+
+if TYPE_CHECKING:
+    from pellucid.engine.llm import RequestStream
 
 
 class Streamed:
     """Prints the deltas of one answer and keeps what was said."""
 
-    def __init__(self, stream: Iterator[RequestOutput]) -> None:
+    def __init__(self, stream: RequestStream) -> None:
         self._stream = stream
         self._pieces: list[str] = []
         self.num_tokens = 0
@@ -29,7 +32,7 @@ class Streamed:
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
-            getattr(self._stream, "close", lambda: None)()  # aborts the request if it still runs
+            self._stream.close()  # aborts the request if it still runs
         console.write("\n")
 
     @property

@@ -118,7 +118,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def make_folder(path: Path) -> Path:
     """Create a folder of the cache and make sure that files can be made in it."""
-    with writing_to(path):
+    with writing_to(cache_folder()):
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -157,7 +157,7 @@ def locked(alias: Alias, on_wait: Callable[[], None]) -> Iterator[None]:
         return
     folder = make_folder(cache_folder() / "locks")
     path = folder / f"{alias.folder_name}.lock"
-    with writing_to(path):
+    with writing_to(cache_folder()):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         told = False

@@ -139,6 +139,8 @@ def _pull_alias(alias: Alias, progress: Progress) -> Path:
         finally:
             for leftover in folder.glob(f"{fetch.FETCH_PREFIX}*"):
                 shutil.rmtree(leftover, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # only when no finished part is in it
         shutil.rmtree(folder, ignore_errors=True)
         return path
 
