@@ -1,0 +1,87 @@
+// What one instruction set offers: a table of functions, filled once per translation unit, chosen at run time.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "formats.h"
+
+namespace pellucid {
+
+// One row of activations as 16-bit integers with a scale per 32 columns: a ≈ scale · q, |q| ≤ 32639.
+// In memory: codes [2·K bytes], scale [K/32], sum32 [K/32] (int), fsum32 [K/32], sum16 [K/16] (int), fsum16 [K/16];
+// the sums are of q over 32 and 16 columns, the fsums are scale · sum.
+struct QuantizedRow {
+  static size_t bytes(int64_t k) { return (static_cast<size_t>(k) * 2 + static_cast<size_t>(k / 32) * 28 + 63) & ~size_t{63}; }
+  const uint8_t* base;
+  int64_t k;
+  const uint8_t* codes() const { return base; }
+  const float* scale() const { return reinterpret_cast<const float*>(base + 2 * k); }
+  const int32_t* sum32() const { return reinterpret_cast<const int32_t*>(scale() + k / 32); }
+  const float* fsum32() const { return reinterpret_cast<const float*>(sum32() + k / 32); }
+  const int32_t* sum16() const { return reinterpret_cast<const int32_t*>(fsum32() + k / 32); }
+  const float* fsum16() const { return reinterpret_cast<const float*>(sum16() + k / 16); }
+};
+
+enum class Activation : int { Silu = 0, GeluTanh = 1 };
+
+// Keys and values of one layer, in blocks: keys [blocks, heads, dim, block], values [blocks, heads, block, dim].
+struct KVView {
+  const void* keys;
+  const void* values;
+  bool half;
+  int64_t heads;
+  int64_t head_dim;
+  int64_t block_size;
+};
+
+// Up to kMaxAttentionQueries (row, query head) pairs of one sequence that share one KV head.
+struct AttendTask {
+  KVView kv;
+  const int32_t* block_table;
+  int64_t kv_head;
+  int queries;
+  const float* const* q;   // [queries] pointers to [head_dim]
+  const int64_t* lo;       // [queries] first visible position
+  const int64_t* hi;       // [queries] one past the last visible position
+  float scale;
+};
+
+constexpr int kMaxAttentionQueries = 16;
+constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kSplit = 256;  // positions per split of the past; a constant of the arithmetic (law 1)
+
+// Softmax state of one query over the positions seen so far.
+struct SoftmaxState {
+  float max;
+  float sum;  // 0: nothing seen
+};
+
+struct KernelTable {
+  const char* name;
+  int max_rows;
+  int row_block;
+  // out[row][16] for `rows` ≤ max_rows rows of activations: quantized rows, or float rows for float formats.
+  void (*panel[kNumFormats])(const uint8_t* panel, int64_t columns, const uint8_t* rows, size_t row_stride, int count,
+                             float* out);
+  void (*quantize_row)(const float* x, int64_t k, uint8_t* out);
+  void (*rms_norm_row)(const float* x, const float* weight, float eps, int64_t n, float* out);
+  void (*rms_norm_add_row)(const float* x, const float* weight, float eps, int64_t n, float* residual);
+  void (*gate_row)(const float* gate, const float* up, Activation activation, int64_t n, float* out);
+  void (*rotate_row)(float* x, const float* cosine, const float* sine, int64_t half_dim);
+  // Stores one head's key and value at (block, offset); returns false if a number is not finite as stored.
+  bool (*store_kv)(const KVView& kv, int64_t block, int64_t offset, int64_t head, const float* key, const float* value);
+  // Softmax and value sums of one split [split · kSplit, …): writes states[queries] and out[queries][head_dim].
+  void (*attend_split)(const AttendTask& task, int64_t split, SoftmaxState* states, float* out);
+  // (state, acc) ← (state, acc) merged with the next split's.
+  void (*merge_split)(SoftmaxState& state, float* acc, const SoftmaxState& next, const float* next_acc, int64_t dim);
+  void (*finish_row)(const SoftmaxState& state, const float* acc, int64_t dim, float* out);
+  void (*decode_row)(const Format& format, const uint8_t* panel, int64_t columns, int row, float scale, float* out);
+};
+
+extern const KernelTable kGenericKernels;
+#ifdef PELLUCID_X86
+extern const KernelTable kAvx2Kernels;
+extern const KernelTable kAvx512VnniKernels;
+#endif
+
+}  // namespace pellucid

@@ -1,0 +1,65 @@
+// Elementary functions on sixteen lanes: the same operations in the same order on every instruction set.
+
+namespace {
+
+// Sum of the lanes, as a fixed tree: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
+inline float reduce_add(V16 a) {
+  float f[16];
+  vstore(f, a);
+  for (int width = 8; width >= 1; width /= 2)
+    for (int k = 0; k < width; ++k) f[k] = f[k] + f[k + width];
+  return f[0];
+}
+
+inline float reduce_max(V16 a) {
+  float f[16];
+  vstore(f, a);
+  float m = f[0];
+  for (int k = 1; k < 16; ++k) m = f[k] > m ? f[k] : m;
+  return m;
+}
+
+// e^x, relative error below 2 units in the last place; 0 below −87.3, infinity above 88.7.
+// Range reduction x = n·ln 2 + r, |r| ≤ ln 2 / 2, then the polynomial of Cephes' expf (Moshier 1992).
+inline V16 vexp(V16 x) {
+  const V16 low = vset1(-87.33654f);
+  const V16 magic = vset1(12582912.0f);  // 1.5 · 2^23: adding it rounds to the nearest whole number
+  const V16 clamped = vmax(low, vmin(vset1(88.72283f), x));  // in this order NaN stays NaN
+  const V16 n = vsub(vadd(vmul(clamped, vset1(1.44269504088896341f)), magic), magic);
+  V16 r = vfma(n, vset1(-0.693359375f), clamped);
+  r = vfma(n, vset1(2.12194440e-4f), r);
+  V16 p = vset1(1.9875691500e-4f);
+  p = vfma(p, r, vset1(1.3981999507e-3f));
+  p = vfma(p, r, vset1(8.3334519073e-3f));
+  p = vfma(p, r, vset1(4.1665795894e-2f));
+  p = vfma(p, r, vset1(1.6666665459e-1f));
+  p = vfma(p, r, vset1(5.0000001201e-1f));
+  p = vfma(p, vmul(r, r), vadd(r, vset1(1.0f)));
+  // 2^n in two factors, since n = 128 has no exponent of its own.
+  const I16 whole = iround(n);
+  const I16 first = imin(whole, iset1(127));
+  const V16 two_first = vcast(ishl<23>(iadd(first, iset1(127))));
+  const V16 two_rest = vcast(ishl<23>(iadd(isub(whole, first), iset1(127))));
+  const V16 y = vmul(vmul(p, two_first), two_rest);
+  return vselect_lt(x, low, vset1(0.0f), y);
+}
+
+inline float exp1(float x) {
+  float f[16];
+  vstore(f, vexp(vset1(x)));
+  return f[0];
+}
+
+// x · sigmoid(x) (Ramachandran et al. 2017).
+inline V16 vsilu(V16 x) {
+  return vdiv(x, vadd(vset1(1.0f), vexp(vsub(vset1(0.0f), x))));
+}
+
+// 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) (Hendrycks and Gimpel 2016), with 1 + tanh(y) = 2 / (1 + e^(−2y)).
+inline V16 vgelu_tanh(V16 x) {
+  const V16 cubic = vfma(vmul(vmul(x, x), x), vset1(0.044715f), x);
+  const V16 y2 = vmul(cubic, vset1(-1.5957691216057308f));
+  return vdiv(x, vadd(vset1(1.0f), vexp(y2)));
+}
+
+}  // namespace

@@ -1,0 +1,142 @@
+// Products of up to kMaxRows activation rows with one panel of 16 weight rows.
+//
+// For each group of columns, in ascending order: the integer dot product is exact, then
+//   acc = fma(float(dot), scale_w · scale_a, acc), and with minima acc = fma(min_w, scale_a · sum_a, acc).
+// One row or many, the order and the operations are the same, so the bits are too (law 1).
+
+namespace {
+
+using pellucid::kFormats;
+
+template <bool WIDE>
+inline V16 load_scales(const uint8_t* p) {
+  if constexpr (WIDE) return vload(reinterpret_cast<const float*>(p));
+  return vload_half(reinterpret_cast<const uint16_t*>(p));
+}
+
+template <Code CODE>
+inline Codes unpack(const uint8_t* unit, const uint8_t* table) {
+  Codes c;
+  if constexpr (CODE == Code::Bits8) {
+    load_bytes(c, unit);
+  } else {
+    unpack_nibbles(c, unit);
+    if constexpr (CODE == Code::Bits5 || CODE == Code::Bits6) add_plane(c, unit + 256, 16);
+    if constexpr (CODE == Code::Bits6) add_plane(c, unit + 320, 32);
+    if constexpr (CODE == Code::Table4) look_up(c, table);
+  }
+  (void)table;
+  return c;
+}
+
+// Exact integer sum minus the centre's share, as float, into the accumulator.
+template <int CENTER>
+inline V16 accumulate(I16 s, int32_t sum, float fsum, V16 scale, float a_scale, V16 minimum, V16 acc) {
+  if constexpr (CENTER >= 0) s = isub(s, ishl<(CENTER >= 0 ? CENTER : 0)>(iset1(sum)));
+  acc = vfma(vfromint(s), vmul(scale, vset1(a_scale)), acc);
+  if constexpr (CENTER < 0) acc = vfma(minimum, vset1(fsum), acc);
+  return acc;
+}
+
+template <Code CODE, int GROUP, int CENTER, bool WIDE, int M>
+inline void int_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t* table, const uint8_t* rows,
+                           size_t stride, float* out) {
+  constexpr size_t unit_bytes = CODE == Code::Bits8 ? 512 : CODE == Code::Bits6 ? 384 : CODE == Code::Bits5 ? 320 : 256;
+  constexpr size_t scale_step = 16 * (WIDE ? 4 : 2);
+  const int64_t units = columns / 32;
+  const uint8_t* scales = panel + static_cast<size_t>(units) * unit_bytes;
+  const uint8_t* minima = scales + static_cast<size_t>(columns / GROUP) * scale_step;
+  V16 acc[M];
+  QuantizedRow row[M];
+  for (int m = 0; m < M; ++m) {
+    acc[m] = vset1(0.0f);
+    row[m] = {rows + static_cast<size_t>(m) * stride, columns};
+  }
+  for (int64_t u = 0; u < units; ++u) {
+    const Codes c = unpack<CODE>(panel + static_cast<size_t>(u) * unit_bytes, table);
+    if constexpr (GROUP == 32) {
+      const V16 s = load_scales<WIDE>(scales + static_cast<size_t>(u) * scale_step);
+      const V16 mn = CENTER < 0 ? load_scales<WIDE>(minima + static_cast<size_t>(u) * scale_step) : s;
+      for (int m = 0; m < M; ++m)
+        acc[m] = accumulate<CENTER>(dot<0, 8>(c, row[m].codes() + 64 * u), row[m].sum32()[u], row[m].fsum32()[u], s,
+                                    row[m].scale()[u], mn, acc[m]);
+    } else {
+      const uint8_t* sp = scales + static_cast<size_t>(2 * u) * scale_step;
+      const uint8_t* mp = minima + static_cast<size_t>(2 * u) * scale_step;
+      const V16 s0 = load_scales<WIDE>(sp), s1 = load_scales<WIDE>(sp + scale_step);
+      const V16 m0 = CENTER < 0 ? load_scales<WIDE>(mp) : s0, m1 = CENTER < 0 ? load_scales<WIDE>(mp + scale_step) : s1;
+      for (int m = 0; m < M; ++m) {
+        const uint8_t* a = row[m].codes() + 64 * u;
+        const float as = row[m].scale()[u];
+        acc[m] = accumulate<CENTER>(dot<0, 4>(c, a), row[m].sum16()[2 * u], row[m].fsum16()[2 * u], s0, as, m0, acc[m]);
+        acc[m] = accumulate<CENTER>(dot<4, 8>(c, a), row[m].sum16()[2 * u + 1], row[m].fsum16()[2 * u + 1], s1, as, m1,
+                                    acc[m]);
+      }
+    }
+  }
+  for (int m = 0; m < M; ++m) vstore(out + 16 * m, acc[m]);
+}
+
+template <Code CODE>
+inline V16 load_column(const uint8_t* panel, int64_t k) {
+  if constexpr (CODE == Code::Float32) return vload(reinterpret_cast<const float*>(panel) + 16 * k);
+  if constexpr (CODE == Code::Float16) return vload_half(reinterpret_cast<const uint16_t*>(panel) + 16 * k);
+  return vload_bf16(reinterpret_cast<const uint16_t*>(panel) + 16 * k);
+}
+
+template <Code CODE, int M>
+inline void float_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t* rows, size_t stride, float* out) {
+  V16 acc[M];
+  for (int m = 0; m < M; ++m) acc[m] = vset1(0.0f);
+  for (int64_t k = 0; k < columns; ++k) {
+    const V16 w = load_column<CODE>(panel, k);
+    for (int m = 0; m < M; ++m)
+      acc[m] = vfma(w, vset1(reinterpret_cast<const float*>(rows + static_cast<size_t>(m) * stride)[k]), acc[m]);
+  }
+  for (int m = 0; m < M; ++m) vstore(out + 16 * m, acc[m]);
+}
+
+// Calls f with the row count as a constant: blocks of 8, 4, 2 and 1 cover any count.
+template <class F>
+inline void in_row_blocks(int count, const uint8_t* rows, size_t stride, float* out, F f) {
+  const auto advance = [&](int n) {
+    rows += static_cast<size_t>(n) * stride;
+    out += 16 * n;
+    count -= n;
+  };
+  if constexpr (kMaxRows >= 8)
+    while (count >= 8) f(std::integral_constant<int, 8>{}, rows, out), advance(8);
+  while (count >= 4) f(std::integral_constant<int, 4>{}, rows, out), advance(4);
+  if (count >= 2) f(std::integral_constant<int, 2>{}, rows, out), advance(2);
+  if (count >= 1) f(std::integral_constant<int, 1>{}, rows, out);
+}
+
+template <int F, Code CODE, int GROUP, int CENTER, bool WIDE>
+void int_panel(const uint8_t* panel, int64_t columns, const uint8_t* rows, size_t stride, int count, float* out) {
+  const uint8_t* table = kFormats[F].table;
+  in_row_blocks(count, rows, stride, out, [&](auto m, const uint8_t* r, float* o) {
+    int_panel_rows<CODE, GROUP, CENTER, WIDE, decltype(m)::value>(panel, columns, table, r, stride, o);
+  });
+}
+
+template <Code CODE>
+void float_panel(const uint8_t* panel, int64_t columns, const uint8_t* rows, size_t stride, int count, float* out) {
+  in_row_blocks(count, rows, stride, out, [&](auto m, const uint8_t* r, float* o) {
+    float_panel_rows<CODE, decltype(m)::value>(panel, columns, r, stride, o);
+  });
+}
+
+}  // namespace
+
+// In the order of kFormats (formats.cpp part of packed_matrix.cpp).
+#define PELLUCID_PANELS                                                                                      \
+  {                                                                                                          \
+    float_panel<Code::Float32>, float_panel<Code::Float16>, float_panel<Code::BFloat16>,                     \
+        int_panel<3, Code::Bits4, 32, 3, false>, int_panel<4, Code::Bits4, 32, -1, false>,                   \
+        int_panel<5, Code::Bits5, 32, 4, false>, int_panel<6, Code::Bits5, 32, -1, false>,                   \
+        int_panel<7, Code::Bits8, 32, 7, false>, int_panel<8, Code::Bits4, 16, -1, true>,                    \
+        int_panel<9, Code::Bits4, 16, 2, true>, int_panel<10, Code::Bits4, 32, -1, true>,                    \
+        int_panel<11, Code::Bits5, 32, -1, true>, int_panel<12, Code::Bits6, 16, 5, true>,                   \
+        int_panel<13, Code::Table4, 32, 7, false>, int_panel<14, Code::Table4, 32, 7, true>,                 \
+        int_panel<15, Code::Table4, 32, 7, true>                                                             \
+  }

@@ -1,0 +1,195 @@
+// Operations on one row: normalisation, 16-bit quantisation, activation, rotation, cache store, embedding look-up.
+
+namespace {
+
+using pellucid::Activation;
+using pellucid::Code;
+using pellucid::Format;
+using pellucid::KVView;
+using pellucid::QuantizedRow;
+
+// Largest 16-bit code: 127 · 256 + 127, so that both bytes of 256 · high + low fit into a signed byte.
+constexpr float kCodeLimit = 32639.0f;
+
+inline V16 vload_tail(const float* x, int64_t count) {
+  float f[16] = {};
+  std::memcpy(f, x, static_cast<size_t>(count) * 4);
+  return vload(f);
+}
+
+// Four accumulators of sixteen lanes, added in one order; a tail of fewer than 16 goes through zeros.
+float sum_of_squares(const float* x, int64_t n) {
+  V16 s0 = vset1(0.0f), s1 = s0, s2 = s0, s3 = s0;
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    const V16 a = vload(x + i), b = vload(x + i + 16), c = vload(x + i + 32), d = vload(x + i + 48);
+    s0 = vfma(a, a, s0);
+    s1 = vfma(b, b, s1);
+    s2 = vfma(c, c, s2);
+    s3 = vfma(d, d, s3);
+  }
+  for (; i < n; i += 16) {
+    const V16 a = i + 16 <= n ? vload(x + i) : vload_tail(x + i, n - i);
+    s0 = vfma(a, a, s0);
+  }
+  return reduce_add(vadd(vadd(s0, s1), vadd(s2, s3)));
+}
+
+template <bool ADD>
+void rms_norm(const float* x, const float* weight, float eps, int64_t n, float* out) {
+  const float inverse = 1.0f / std::sqrt(sum_of_squares(x, n) / static_cast<float>(n) + eps);
+  const V16 v = vset1(inverse);
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const V16 y = vmul(vmul(vload(x + i), v), vload(weight + i));
+    vstore(out + i, ADD ? vadd(vload(out + i), y) : y);
+  }
+  for (; i < n; ++i) {
+    const float y = (x[i] * inverse) * weight[i];
+    out[i] = ADD ? out[i] + y : y;
+  }
+}
+void rms_norm_row(const float* x, const float* w, float eps, int64_t n, float* out) { rms_norm<false>(x, w, eps, n, out); }
+void rms_norm_add_row(const float* x, const float* w, float eps, int64_t n, float* r) { rms_norm<true>(x, w, eps, n, r); }
+
+void quantize_row(const float* x, int64_t k, uint8_t* out) {
+  const QuantizedRow row{out, k};
+  float* scale = const_cast<float*>(row.scale());
+  int32_t* sum32 = const_cast<int32_t*>(row.sum32());
+  float* fsum32 = const_cast<float*>(row.fsum32());
+  int32_t* sum16 = const_cast<int32_t*>(row.sum16());
+  float* fsum16 = const_cast<float*>(row.fsum16());
+  const I16 magnitude = iset1(0x7fffffff);
+  for (int64_t g = 0; g < k / 32; ++g) {
+    const V16 x0 = vload(x + 32 * g), x1 = vload(x + 32 * g + 16);
+    // Bits of |x| compare as integers, and NaN and infinity lie above all finite numbers.
+    int32_t bits[16];
+    istore(bits, imax(iand(icast(x0), magnitude), iand(icast(x1), magnitude)));
+    int32_t top = bits[0];
+    for (int i = 1; i < 16; ++i) top = bits[i] > top ? bits[i] : top;
+    const float amax = bits_to_float(static_cast<uint32_t>(top));
+    // Below 1e-30 the quotient would overflow; such a group is zero for any practical purpose.
+    const bool live = amax > 1e-30f;
+    const V16 inverse = vset1(live ? kCodeLimit / amax : 0.0f);
+    const I16 limit = iset1(32639), lowest = iset1(-32639);
+    const I16 q0 = imax(imin(iround(vmul(x0, inverse)), limit), lowest);
+    const I16 q1 = imax(imin(iround(vmul(x1, inverse)), limit), lowest);
+    store_codes(out + 64 * g, q0, q1);
+    int32_t q[32];
+    istore(q, q0);
+    istore(q + 16, q1);
+    int32_t a = 0, b = 0;
+    for (int i = 0; i < 16; ++i) {
+      a += q[i];
+      b += q[16 + i];
+    }
+    // Not finite: poison the scale, so that the row's outputs are NaN and the request ends with an error.
+    const float s = top >= 0x7f800000 ? bits_to_float(0x7fc00000u) : live ? amax / kCodeLimit : 0.0f;
+    scale[g] = s;
+    sum32[g] = a + b;
+    fsum32[g] = s * static_cast<float>(a + b);
+    sum16[2 * g] = a;
+    sum16[2 * g + 1] = b;
+    fsum16[2 * g] = s * static_cast<float>(a);
+    fsum16[2 * g + 1] = s * static_cast<float>(b);
+  }
+}
+
+inline V16 activate(Activation kind, V16 x) { return kind == Activation::Silu ? vsilu(x) : vgelu_tanh(x); }
+
+void gate_row(const float* gate, const float* up, Activation kind, int64_t n, float* out) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) vstore(out + i, vmul(activate(kind, vload(gate + i)), vload(up + i)));
+  if (i < n) {
+    float y[16];
+    vstore(y, vmul(activate(kind, vload_tail(gate + i, n - i)), vload_tail(up + i, n - i)));
+    std::memcpy(out + i, y, static_cast<size_t>(n - i) * 4);
+  }
+}
+
+// (x[i], x[i + half]) turned by the angle of pair i: the half-split form of RoPE.
+void rotate_row(float* x, const float* cosine, const float* sine, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float a = x[i], b = x[i + half];
+    x[i] = a * cosine[i] - b * sine[i];
+    x[i + half] = b * cosine[i] + a * sine[i];
+  }
+}
+
+template <class T>
+bool store_kv_as(const KVView& kv, int64_t block, int64_t offset, int64_t head, const float* key, const float* value) {
+  const int64_t dim = kv.head_dim, bs = kv.block_size;
+  T* keys = static_cast<T*>(const_cast<void*>(kv.keys)) + (block * kv.heads + head) * dim * bs + offset;
+  T* values = static_cast<T*>(const_cast<void*>(kv.values)) + ((block * kv.heads + head) * bs + offset) * dim;
+  bool finite = true;
+  for (int64_t d = 0; d < dim; d += 16) {
+    const int64_t count = dim - d < 16 ? dim - d : 16;
+    if constexpr (sizeof(T) == 2) {
+      uint16_t k[16], v[16];
+      vstore_half(k, vload_tail(key + d, count));
+      vstore_half(v, vload_tail(value + d, count));
+      for (int64_t i = 0; i < count; ++i) {
+        keys[(d + i) * bs] = k[i];
+        values[d + i] = v[i];
+        finite &= (k[i] & 0x7c00) != 0x7c00 && (v[i] & 0x7c00) != 0x7c00;
+      }
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        keys[(d + i) * bs] = key[d + i];
+        values[d + i] = value[d + i];
+        finite &= std::isfinite(key[d + i]) && std::isfinite(value[d + i]);
+      }
+    }
+  }
+  return finite;
+}
+bool store_kv(const KVView& kv, int64_t block, int64_t offset, int64_t head, const float* key, const float* value) {
+  return kv.half ? store_kv_as<uint16_t>(kv, block, offset, head, key, value)
+                 : store_kv_as<float>(kv, block, offset, head, key, value);
+}
+
+// One row of a packed matrix as floats, times `factor`: the embedding look-up.
+void decode_row(const Format& f, const uint8_t* panel, int64_t columns, int row, float factor, float* out) {
+  if (f.is_float()) {
+    for (int64_t k = 0; k < columns; ++k) {
+      const int64_t at = k * 16 + row;
+      float w;
+      if (f.code == Code::Float32) {
+        std::memcpy(&w, panel + 4 * at, 4);
+      } else {
+        uint16_t h;
+        std::memcpy(&h, panel + 2 * at, 2);
+        w = f.code == Code::Float16 ? half_to_float(h) : bf16_to_float(h);
+      }
+      out[k] = w * factor;
+    }
+    return;
+  }
+  const uint8_t* scales = panel + f.codes_bytes(columns);
+  const uint8_t* minima = scales + f.scales_bytes(columns);
+  const auto number = [&](const uint8_t* base, int64_t group) {
+    float w;
+    uint16_t h;
+    if (f.wide_scale) return std::memcpy(&w, base + (group * 16 + row) * 4, 4), w;
+    return std::memcpy(&h, base + (group * 16 + row) * 2, 2), half_to_float(h);
+  };
+  const int planes = f.code == Code::Bits5 ? 1 : f.code == Code::Bits6 ? 2 : 0;
+  for (int64_t k = 0; k < columns; ++k) {
+    const uint8_t* unit = panel + (k / 32) * static_cast<int64_t>(f.unit_bytes());
+    const int64_t j = (k % 32) / 4, byte = 4 * row + k % 4;
+    int q;
+    if (f.code == Code::Bits8) {
+      q = unit[64 * j + byte];
+    } else {
+      q = (unit[64 * (j / 2) + byte] >> (4 * (j & 1))) & 15;
+      for (int p = 0; p < planes; ++p) q += ((unit[256 + 64 * p + 8 * j + byte / 8] >> (byte % 8)) & 1) << (4 + p);
+      if (f.code == Code::Table4) q = f.table[q];
+    }
+    const float s = number(scales, k / f.group);
+    const float w = f.affine() ? s * static_cast<float>(q) + number(minima, k / f.group)
+                               : s * static_cast<float>(q - (1 << f.center_log2));
+    out[k] = w * factor;
+  }
+}
+
+}  // namespace

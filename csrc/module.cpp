@@ -1,0 +1,237 @@
+// The Python face of the kernels. Every shape is checked here: no call from Python can read or write out of bounds.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+
+#include "isa.h"
+#include "ops.h"
+
+namespace nb = nanobind;
+using namespace pellucid;
+
+namespace {
+
+using Floats2 = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
+using Floats1 = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ints1 = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Longs1 = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ints2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Bytes1 = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bools1 = nb::ndarray<bool, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Array4 = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+
+void check(bool ok, const char* what) {
+  if (!ok) throw std::invalid_argument(what);
+}
+
+Rows rows(Floats2& a) {
+  check(a.shape(1) <= 1 || a.stride(1) == 1, "rows must be contiguous");
+  const int64_t count = static_cast<int64_t>(a.shape(0)), width = static_cast<int64_t>(a.shape(1));
+  return {a.data(), count, width, count > 1 ? a.stride(0) : width};
+}
+
+Norm norm_of(const std::optional<Floats1>& weight, float eps, int64_t width) {
+  if (!weight) return {nullptr, 0.0f};
+  check(static_cast<int64_t>(weight->shape(0)) == width, "norm weight has the wrong length");
+  return {weight->data(), eps};
+}
+
+// One step's arrays, held together so that a layer passes one object instead of six arrays.
+struct Step {
+  Ints1 positions;
+  Longs1 slots;
+  Ints1 query_start_loc;
+  Ints2 block_table;
+  Bools1 nonfinite;
+  int64_t blocks_needed = 0;
+
+  Step(Ints1 p, Longs1 s, Ints1 q, Ints2 b, Bools1 n)
+      : positions(p), slots(s), query_start_loc(q), block_table(b), nonfinite(n) {
+    const size_t t = positions.shape(0), count = query_start_loc.shape(0);
+    check(slots.shape(0) == t && nonfinite.shape(0) == t, "positions, slot_mapping and nonfinite must have one entry per row");
+    check(count >= 1 && block_table.shape(0) == count - 1, "block_table must have one row per sequence");
+    check(query_start_loc.data()[0] == 0 && query_start_loc.data()[count - 1] == static_cast<int32_t>(t),
+          "query_start_loc must run from 0 to the number of rows");
+    for (size_t i = 0; i + 1 < count; ++i) {
+      const int32_t begin = query_start_loc.data()[i], end = query_start_loc.data()[i + 1];
+      check(begin <= end && end <= static_cast<int32_t>(t), "query_start_loc must ascend");
+      for (int32_t r = begin; r < end; ++r) {
+        const int64_t blocks = positions.data()[r] / 16 + 1;
+        check(positions.data()[r] >= 0 && blocks <= static_cast<int64_t>(block_table.shape(1)),
+              "a position lies outside its block table");
+        check(r == begin || positions.data()[r] == positions.data()[r - 1] + 1, "rows of a sequence must be consecutive");
+        for (int64_t b = r == begin ? 0 : blocks - 1; b < blocks; ++b) {
+          const int64_t block = block_table.data()[i * block_table.shape(1) + static_cast<size_t>(b)];
+          check(block >= 0, "block numbers must not be negative");
+          blocks_needed = std::max<int64_t>(blocks_needed, block + 1);
+        }
+        const int64_t slot = slots.data()[r];
+        check(slot >= 0, "slots must not be negative");
+        blocks_needed = std::max<int64_t>(blocks_needed, slot / 16 + 1);
+      }
+    }
+  }
+  StepView view() const {
+    return {positions.data(), slots.data(), query_start_loc.data(), block_table.data(),
+            static_cast<int64_t>(positions.shape(0)), static_cast<int64_t>(block_table.shape(0)),
+            static_cast<int64_t>(block_table.shape(1))};
+  }
+};
+
+// Keys and values of one layer.
+struct LayerCache {
+  Array4 keys, values;
+  KVView view;
+  int64_t blocks;
+
+  LayerCache(Array4 k, Array4 v) : keys(k), values(v) {
+    const bool half = k.dtype() == nb::dlpack::dtype{static_cast<uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
+    check(half || k.dtype() == nb::dtype<float>(), "the KV cache must be float16 or float32");
+    check(k.dtype() == v.dtype(), "keys and values must have one type");
+    blocks = static_cast<int64_t>(k.shape(0));
+    view = {k.data(), v.data(), half, static_cast<int64_t>(k.shape(1)), static_cast<int64_t>(k.shape(2)),
+            static_cast<int64_t>(k.shape(3))};
+    check(v.shape(0) == k.shape(0) && v.shape(1) == k.shape(1) && v.shape(2) == k.shape(3) && v.shape(3) == k.shape(2),
+          "values must be [blocks, heads, block_size, head_dim] beside keys [blocks, heads, head_dim, block_size]");
+    check(view.block_size == 16, "block_size must be 16");
+    check(view.head_dim % 16 == 0 && view.head_dim <= kMaxHeadDim, "head_dim must be a multiple of 16, at most 256");
+  }
+};
+
+void check_attention(const Rows& qkv, const AttentionShape& shape, const Step& step, const LayerCache& cache) {
+  check(shape.heads > 0 && shape.heads % cache.view.heads == 0, "heads must be a multiple of the KV heads");
+  check(qkv.width == (shape.heads + 2 * cache.view.heads) * cache.view.head_dim, "qkv has the wrong width");
+  check(qkv.count == static_cast<int64_t>(step.positions.shape(0)), "qkv must have one row per position");
+  check(step.blocks_needed <= cache.blocks, "the step names a block outside the cache");
+}
+
+Activation activation_of(int kind) {
+  check(kind == 0 || kind == 1, "unknown activation");
+  return static_cast<Activation>(kind);
+}
+
+void check_product(const Rows& x, const PackedMatrix& w, const Rows& out, int64_t width) {
+  check(x.width == w.columns(), "input width must equal the matrix's columns");
+  check(out.count == x.count && out.width == width, "output has the wrong shape");
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Compiled kernels; used through pellucid.kernels.native only.";
+  m.def("available_isas", &available_isas);
+
+  nb::class_<PackedMatrix>(m, "Matrix")
+      .def_prop_ro("rows", &PackedMatrix::rows)
+      .def_prop_ro("columns", &PackedMatrix::columns)
+      .def_prop_ro("packed_bytes", &PackedMatrix::bytes);
+
+  nb::class_<Step>(m, "Step").def(nb::init<Ints1, Longs1, Ints1, Ints2, Bools1>());
+  nb::class_<LayerCache>(m, "LayerCache").def(nb::init<Array4, Array4>());
+
+  nb::class_<Runtime>(m, "Runtime")
+      .def(nb::init<int, const std::string&>(), nb::arg("threads"), nb::arg("isa"))
+      .def_prop_ro("isa", &Runtime::isa)
+      .def_prop_ro("threads", &Runtime::threads)
+      .def_prop_ro("weight_bytes", &Runtime::weight_bytes)
+      .def(
+          "pack",
+          [](Runtime& r, const std::vector<std::tuple<Bytes1, int, int64_t, std::optional<Ints1>>>& parts, int64_t columns) {
+            std::vector<SegmentSource> sources;
+            for (const auto& [data, type, n, order] : parts) {
+              check(!order || static_cast<int64_t>(order->shape(0)) == n, "row_order must have one entry per row");
+              sources.push_back({data.data(), data.size(), type, n, order ? order->data() : nullptr});
+            }
+            const nb::gil_scoped_release free;
+            return r.pack(sources, columns);
+          },
+          nb::keep_alive<0, 1>())
+      .def("embed",
+           [](Runtime& r, const PackedMatrix& table, Ints1 ids, float scale, Floats2 out) {
+             const Rows o = rows(out);
+             check(o.count == static_cast<int64_t>(ids.shape(0)) && o.width == table.columns(), "output has the wrong shape");
+             for (int64_t i = 0; i < o.count; ++i)
+               check(ids.data()[i] >= 0 && ids.data()[i] < table.rows(), "a token id lies outside the embedding");
+             const nb::gil_scoped_release free;
+             r.embed(table, ids.data(), scale, o);
+           })
+      .def("rms_norm",
+           [](Runtime& r, Floats2 x, Floats1 weight, float eps, Floats2 out) {
+             const Rows a = rows(x), o = rows(out);
+             const Norm norm = norm_of(weight, eps, a.width);
+             check(o.count == a.count && o.width == a.width, "output has the wrong shape");
+             const nb::gil_scoped_release free;
+             r.rms_norm(a, norm, o);
+           })
+      .def("rms_norm_add",
+           [](Runtime& r, Floats2 x, Floats1 weight, float eps, Floats2 residual) {
+             const Rows a = rows(x), o = rows(residual);
+             const Norm norm = norm_of(weight, eps, a.width);
+             check(o.count == a.count && o.width == a.width, "output has the wrong shape");
+             const nb::gil_scoped_release free;
+             r.rms_norm_add(a, norm, o);
+           })
+      .def(
+          "linear",
+          [](Runtime& r, Floats2 x, std::optional<Floats1> weight, float eps, const PackedMatrix& w, Floats2 out) {
+            const Rows a = rows(x), o = rows(out);
+            const Norm norm = norm_of(weight, eps, a.width);
+            check_product(a, w, o, w.rows());
+            const nb::gil_scoped_release free;
+            r.linear(a, norm, w, o);
+          },
+          nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("matrix"), nb::arg("out"))
+      .def("linear_add",
+           [](Runtime& r, Floats2 x, const PackedMatrix& w, Floats2 residual) {
+             const Rows a = rows(x), o = rows(residual);
+             check_product(a, w, o, w.rows());
+             const nb::gil_scoped_release free;
+             r.linear_add(a, w, o);
+           })
+      .def("linear_gated",
+           [](Runtime& r, Floats2 x, Floats1 weight, float eps, const PackedMatrix& w, int kind, Floats2 out) {
+             const Rows a = rows(x), o = rows(out);
+             const Norm norm = norm_of(weight, eps, a.width);
+             const Activation activation = activation_of(kind);
+             check(w.rows() % 2 == 0 && w.panels() % 2 == 0, "gate and up must have one size");
+             check_product(a, w, o, w.rows() / 2);
+             const nb::gil_scoped_release free;
+             r.linear_gated(a, norm, w, activation, o);
+           })
+      .def(
+          "rotate_and_store",
+          [](Runtime& r, Floats2 qkv, int64_t heads, std::optional<Floats1> q_norm, std::optional<Floats1> k_norm, float eps,
+             nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu> cosine,
+             nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu> sine, Step& step, LayerCache& cache) {
+            const Rows a = rows(qkv);
+            const AttentionShape shape{heads, 0, 0.0f};
+            check_attention(a, shape, step, cache);
+            const int64_t half = static_cast<int64_t>(cosine.shape(1));
+            check(static_cast<int64_t>(cosine.shape(0)) == a.count && sine.shape(0) == cosine.shape(0) &&
+                      sine.shape(1) == cosine.shape(1) && 2 * half <= cache.view.head_dim,
+                  "cosine and sine must be [rows, pairs]");
+            const Norm qn = norm_of(q_norm, eps, cache.view.head_dim), kn = norm_of(k_norm, eps, cache.view.head_dim);
+            bool* nonfinite = step.nonfinite.data();
+            const nb::gil_scoped_release free;
+            r.rotate_and_store(a, shape, qn, kn, cosine.data(), sine.data(), half, step.view(), cache.view, nonfinite);
+          },
+          nb::arg("qkv"), nb::arg("heads"), nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"),
+          nb::arg("cosine"), nb::arg("sine"), nb::arg("step"), nb::arg("cache"))
+      .def("attention", [](Runtime& r, Floats2 qkv, int64_t heads, int64_t window, float scale, Step& step,
+                           LayerCache& cache, Floats2 out) {
+        const Rows a = rows(qkv), o = rows(out);
+        const AttentionShape shape{heads, window, scale};
+        check_attention(a, shape, step, cache);
+        check(window >= 0, "window must not be negative");
+        check(o.count == a.count && o.width == heads * cache.view.head_dim, "output has the wrong shape");
+        const nb::gil_scoped_release free;
+        r.attention(a, shape, step.view(), cache.view, o);
+      });
+}

@@ -1,0 +1,84 @@
+// The operations of a decoder on the compiled kernels: who computes which panel or row, never how.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "arena.h"
+#include "isa.h"
+#include "kernel_table.h"
+#include "packed_matrix.h"
+#include "thread_pool.h"
+
+namespace pellucid {
+
+// Rows of float32 numbers; `stride` in numbers.
+struct Rows {
+  float* data;
+  int64_t count;
+  int64_t width;
+  int64_t stride;
+  float* row(int64_t i) const { return data + i * stride; }
+};
+
+struct Norm {
+  const float* weight;  // nullptr: the rows are taken as they are
+  float eps;
+};
+
+// The rows of one step and where their sequences lie in the cache; see forward_batch.py.
+struct StepView {
+  const int32_t* positions;
+  const int64_t* slots;
+  const int32_t* query_start_loc;
+  const int32_t* block_table;
+  int64_t rows;
+  int64_t sequences;
+  int64_t max_blocks;
+};
+
+struct AttentionShape {
+  int64_t heads;
+  int64_t window;  // 0: everything before
+  float scale;
+};
+
+class Runtime {
+ public:
+  Runtime(int threads, const std::string& isa);
+
+  const char* isa() const { return kernels_.name; }
+  int threads() const { return pool_.size(); }
+  size_t weight_bytes() const { return arena_.allocated(); }
+
+  std::unique_ptr<PackedMatrix> pack(const std::vector<SegmentSource>& sources, int64_t columns);
+
+  void embed(const PackedMatrix& table, const int32_t* ids, float scale, Rows out);
+  void rms_norm(Rows x, Norm norm, Rows out);
+  void rms_norm_add(Rows x, Norm norm, Rows residual);
+  // out = W · norm(x), or residual += W · x, or out = activation(gate) · up with W = [gate; up].
+  void linear(Rows x, Norm norm, const PackedMatrix& w, Rows out);
+  void linear_add(Rows x, const PackedMatrix& w, Rows residual);
+  void linear_gated(Rows x, Norm norm, const PackedMatrix& w, Activation activation, Rows out);
+  // Normalises and rotates q and k in place and stores k and v; nonfinite[row] is set where a stored number is not finite.
+  void rotate_and_store(Rows qkv, const AttentionShape& shape, Norm q_norm, Norm k_norm, const float* cosine,
+                        const float* sine, int64_t half_dim, const StepView& step, const KVView& kv, bool* nonfinite);
+  void attention(Rows qkv, const AttentionShape& shape, const StepView& step, const KVView& kv, Rows out);
+
+ private:
+  enum class Epilogue { Store, Add, Gate };
+  void product(Rows x, Norm norm, const PackedMatrix& w, Epilogue epilogue, Activation activation, Rows out);
+  void finish_panel(const PackedMatrix& w, const uint8_t* qrows, size_t qstride, const float* frows, size_t fstride,
+                    int64_t panel, Epilogue epilogue, Activation activation, Rows out) const;
+
+  const KernelTable& kernels_;
+  ThreadPool pool_;
+  Arena arena_;
+  std::mutex mutex_;  // one operation at a time
+  std::vector<uint8_t> quantized_;
+  std::vector<float> normalized_;
+};
+
+}  // namespace pellucid

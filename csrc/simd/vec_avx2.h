@@ -1,0 +1,146 @@
+// Sixteen floats and sixteen int32 as two AVX2 registers each, and the vpmaddwd dot product of one weight group.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+constexpr int kMaxRows = 4;
+constexpr int kMaxQueries = 4;
+
+struct V16 {
+  __m256 a, b;
+};
+struct I16 {
+  __m256i a, b;
+};
+
+inline V16 vload(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void vstore(float* p, V16 x) {
+  _mm256_storeu_ps(p, x.a);
+  _mm256_storeu_ps(p + 8, x.b);
+}
+inline V16 vset1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline V16 vadd(V16 x, V16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+inline V16 vsub(V16 x, V16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+inline V16 vmul(V16 x, V16 y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+inline V16 vdiv(V16 x, V16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+inline V16 vmax(V16 x, V16 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+inline V16 vmin(V16 x, V16 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+inline V16 vfma(V16 x, V16 y, V16 z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+inline V16 vselect_lt(V16 p, V16 q, V16 x, V16 y) {
+  return {_mm256_blendv_ps(y.a, x.a, _mm256_cmp_ps(p.a, q.a, _CMP_LT_OQ)),
+          _mm256_blendv_ps(y.b, x.b, _mm256_cmp_ps(p.b, q.b, _CMP_LT_OQ))};
+}
+inline V16 vload_half(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline void vstore_half(uint16_t* p, V16 x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+inline V16 vload_bf16(const uint16_t* p) {
+  const __m256i lo = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i hi = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
+}
+
+inline I16 iset1(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline I16 iadd(I16 x, I16 y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+inline I16 isub(I16 x, I16 y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+inline I16 iand(I16 x, I16 y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+inline I16 imax(I16 x, I16 y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
+inline I16 imin(I16 x, I16 y) { return {_mm256_min_epi32(x.a, y.a), _mm256_min_epi32(x.b, y.b)}; }
+template <int S>
+inline I16 ishl(I16 x) { return {_mm256_slli_epi32(x.a, S), _mm256_slli_epi32(x.b, S)}; }
+inline void istore(int32_t* p, I16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
+}
+inline I16 icast(V16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
+inline V16 vcast(I16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+inline I16 iround(V16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+inline V16 vfromint(I16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+
+// ---- weight codes of 16 rows × 32 columns as bytes: w[2j], w[2j + 1] hold rows 0–7 and 8–15 of columns 4j … 4j + 3 --
+
+struct Codes {
+  __m256i w[16];
+};
+
+inline __m256i load256(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+inline void unpack_nibbles(Codes& c, const uint8_t* p) {
+  const __m256i low = _mm256_set1_epi8(15);
+  for (int v = 0; v < 4; ++v)
+    for (int h = 0; h < 2; ++h) {
+      const __m256i b = load256(p + 64 * v + 32 * h);
+      c.w[4 * v + h] = _mm256_and_si256(b, low);
+      c.w[4 * v + 2 + h] = _mm256_and_si256(_mm256_srli_epi16(b, 4), low);
+    }
+}
+inline void add_plane(Codes& c, const uint8_t* plane, char value) {
+  // Spread 32 bits over 32 bytes: copy each source byte eight times, then test one bit per byte.
+  const __m256i spread = _mm256_setr_epi64x(0x0000000000000000, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+  const __m256i bits = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ULL));
+  const __m256i add = _mm256_set1_epi8(value);
+  for (int i = 0; i < 16; ++i) {
+    int32_t mask;
+    std::memcpy(&mask, plane + 4 * i, 4);
+    const __m256i m = _mm256_shuffle_epi8(_mm256_set1_epi32(mask), spread);
+    const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(m, bits), bits);
+    c.w[i] = _mm256_add_epi8(c.w[i], _mm256_and_si256(set, add));
+  }
+}
+inline void look_up(Codes& c, const uint8_t* table16) {
+  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table16)));
+  for (int i = 0; i < 16; ++i) c.w[i] = _mm256_shuffle_epi8(table, c.w[i]);
+}
+inline void load_bytes(Codes& c, const uint8_t* p) {
+  for (int i = 0; i < 16; ++i) c.w[i] = load256(p + 32 * i);
+}
+
+// ---- activations of 32 columns: int16 in the order 0 2 1 3 of every four, to pair with even and odd code bytes -------
+
+inline void store_codes(uint8_t* dst, I16 a0, I16 a1) {
+  int32_t a[32];
+  istore(a, a0);
+  istore(a + 16, a1);
+  int16_t out[32];
+  for (int k = 0; k < 32; k += 4) {
+    out[k] = static_cast<int16_t>(a[k]);
+    out[k + 1] = static_cast<int16_t>(a[k + 2]);
+    out[k + 2] = static_cast<int16_t>(a[k + 1]);
+    out[k + 3] = static_cast<int16_t>(a[k + 3]);
+  }
+  std::memcpy(dst, out, 64);
+}
+
+inline __m256i broadcast4(const uint8_t* p) {
+  int32_t word;
+  std::memcpy(&word, p, 4);
+  return _mm256_set1_epi32(word);
+}
+
+template <int J0, int J1>
+inline I16 dot(const Codes& c, const uint8_t* a) {
+  const __m256i even = _mm256_set1_epi16(0x00ff);
+  __m256i s0 = _mm256_setzero_si256();
+  __m256i s1 = _mm256_setzero_si256();
+  for (int j = J0; j < J1; ++j) {
+    const __m256i a02 = broadcast4(a + 8 * j);
+    const __m256i a13 = broadcast4(a + 8 * j + 4);
+    const __m256i w0 = c.w[2 * j];
+    const __m256i w1 = c.w[2 * j + 1];
+    s0 = _mm256_add_epi32(s0, _mm256_madd_epi16(_mm256_and_si256(w0, even), a02));
+    s1 = _mm256_add_epi32(s1, _mm256_madd_epi16(_mm256_and_si256(w1, even), a02));
+    s0 = _mm256_add_epi32(s0, _mm256_madd_epi16(_mm256_srli_epi16(w0, 8), a13));
+    s1 = _mm256_add_epi32(s1, _mm256_madd_epi16(_mm256_srli_epi16(w1, 8), a13));
+  }
+  return {s0, s1};
+}
+
+}  // namespace

@@ -1,0 +1,148 @@
+"""The operations of a decoder, as a protocol. Every backend offers exactly these.
+
+Shapes: T rows of a step, d = hidden_size, H query heads, G KV heads, D = head_dim. All arrays are float32 and
+C-contiguous unless said otherwise. Operations write into the array named `out`, or add to `residual`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.config import Activation
+from pellucid.formats.block_types import BlockType
+from pellucid.forward_batch import ForwardBatch
+
+Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPart:
+    """Rows of a weight matrix as they lie in the file; a matrix is one or more parts, one below the other."""
+
+    name: str
+    data: npt.NDArray[np.uint8]
+    """[rows · bytes per row] blocks of `type`, row after row."""
+    type: BlockType
+    rows: int
+    columns: int
+    row_order: npt.NDArray[np.int32] | None = None
+    """[rows] row_order[i] is the file's row that becomes row i; None: as they lie."""
+
+
+class Matrix(Protocol):
+    """A weight matrix [rows, columns] in a backend's own form."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes it takes in memory."""
+        ...
+
+
+class LayerCache(Protocol):
+    """Keys and values of one layer, as `KVCacheStorage` holds them, in a backend's own form."""
+
+
+class Step(Protocol):
+    """A `ForwardBatch` in a backend's own form; `nonfinite` [T] is filled by `rotate_and_store`."""
+
+    @property
+    def nonfinite(self) -> npt.NDArray[np.bool_]: ...
+
+
+class Backend(Protocol):
+    """One implementation of the operations."""
+
+    @property
+    def name(self) -> str:
+        """native or reference."""
+        ...
+
+    @property
+    def isa(self) -> str:
+        """Instruction set in use; numpy for the reference."""
+        ...
+
+    @property
+    def threads(self) -> int: ...
+
+    def matrix(self, parts: Sequence[WeightPart]) -> Matrix:
+        """Pack the parts, which have equal columns, into one matrix. The parts' data may be dropped afterwards."""
+        ...
+
+    def layer_cache(self, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> LayerCache:
+        """Bind the arrays of one layer: keys [blocks, G, D, block_size], values [blocks, G, block_size, D]."""
+        ...
+
+    def step(self, batch: ForwardBatch) -> Step:
+        """Bind the arrays of one step."""
+        ...
+
+    def embed(self, table: Matrix, ids: npt.NDArray[np.int32], scale: float, out: Float32Array) -> None:
+        """out[t] = scale · table[ids[t]]; out [T, d]."""
+        ...
+
+    def rms_norm(self, x: Float32Array, weight: Float32Array, eps: float, out: Float32Array) -> None:
+        """out = x / sqrt(mean(x²) + eps) · weight, row by row (Zhang and Sennrich 2019, RMSNorm)."""
+        ...
+
+    def rms_norm_add(self, x: Float32Array, weight: Float32Array, eps: float, residual: Float32Array) -> None:
+        """residual += rms_norm(x)."""
+        ...
+
+    def linear(
+        self, x: Float32Array, norm: Float32Array | None, eps: float, matrix: Matrix, out: Float32Array
+    ) -> None:
+        """out = rms_norm(x) · matrixᵀ, or x · matrixᵀ where `norm` is None; out [T, rows]."""
+        ...
+
+    def linear_add(self, x: Float32Array, matrix: Matrix, residual: Float32Array) -> None:
+        """residual += x · matrixᵀ."""
+        ...
+
+    def linear_gated(
+        self, x: Float32Array, norm: Float32Array, eps: float, gate_up: Matrix, activation: Activation, out: Float32Array
+    ) -> None:
+        """out = activation(gate · n) · (up · n) with n = rms_norm(x) and gate_up = [gate; up] (Shazeer 2020, GLU)."""
+        ...
+
+    def rotate_and_store(
+        self,
+        qkv: Float32Array,
+        heads: int,
+        q_norm: Float32Array | None,
+        k_norm: Float32Array | None,
+        eps: float,
+        cosine: Float32Array,
+        sine: Float32Array,
+        step: Step,
+        cache: LayerCache,
+    ) -> None:
+        """Normalise (where weights are given) and rotate q and k of qkv [T, (H + 2 G) · D] in place, store k and v.
+
+        cosine and sine are [T, pairs]; pair i of a head is (x[i], x[i + pairs]). Sets `step.nonfinite[t]` where a
+        number of row t is not finite as stored.
+        """
+        ...
+
+    def attention(
+        self,
+        qkv: Float32Array,
+        heads: int,
+        window: int | None,
+        scale: float,
+        step: Step,
+        cache: LayerCache,
+        out: Float32Array,
+    ) -> None:
+        """out[t] = softmax(scale · q · Kᵀ) · V over the positions row t sees: its own and those before, `window` of
+        them at most; query head h reads KV head h // (H / G) (Ainslie et al. 2023, GQA). out [T, H · D]."""
+        ...

@@ -1,0 +1,114 @@
+"""The compiled twin of the reference: the only file that knows that C++ exists (csrc/)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.config import Activation
+from pellucid.errors import BackendError, UnsupportedModelError
+from pellucid.forward_batch import ForwardBatch
+from pellucid.kernels.backend import Float32Array, LayerCache, Matrix, Step, WeightPart
+
+try:
+    from pellucid.kernels import _native  # type: ignore[attr-defined]
+except ImportError as error:  # pragma: no cover - a broken installation
+    raise BackendError(
+        f"the compiled kernels could not be loaded ({error}): install Pellucid with pip so that they are built, "
+        "or use the reference backend"
+    ) from None
+
+_ACTIVATION_CODES: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
+
+
+def available_isas() -> list[str]:
+    """Instruction sets this build has kernels for and this machine can run, the fastest first."""
+    return cast(list[str], _native.available_isas())
+
+
+class NativeStep:
+    """The arrays of one step, checked once and passed as one object."""
+
+    __slots__ = ("handle", "nonfinite")
+
+    def __init__(self, batch: ForwardBatch) -> None:
+        self.nonfinite: npt.NDArray[np.bool_] = np.zeros(len(batch.token_ids), dtype=np.bool_)
+        self.handle = _native.Step(
+            batch.positions, batch.slot_mapping, batch.query_start_loc, batch.block_table, self.nonfinite
+        )
+
+
+class NativeBackend:
+    """The operations of `Backend` on the compiled kernels.
+
+    `isa` "" takes the fastest instruction set of the machine. Raises `BackendError` for an unknown one.
+    """
+
+    name = "native"
+
+    def __init__(self, threads: int, isa: str = "") -> None:
+        try:
+            self._runtime = _native.Runtime(threads, isa)
+        except ValueError as error:
+            raise BackendError(str(error)) from None
+        self.isa: str = self._runtime.isa
+        self.threads: int = self._runtime.threads
+        runtime = self._runtime
+        # Bound methods of the compiled object: a decode step calls them some two hundred times.
+        self.rms_norm = runtime.rms_norm
+        self.rms_norm_add = runtime.rms_norm_add
+        self.linear = runtime.linear
+        self.linear_add = runtime.linear_add
+        self.embed = runtime.embed
+
+    def matrix(self, parts: Sequence[WeightPart]) -> Matrix:
+        described = [(p.data, p.type.ggml_id, p.rows, p.row_order) for p in parts]
+        try:
+            return cast(Matrix, self._runtime.pack(described, parts[0].columns))
+        except ValueError as error:
+            raise UnsupportedModelError(f"tensor {parts[0].name} can not be packed: {error}") from None
+
+    def layer_cache(self, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> LayerCache:
+        try:
+            return cast(LayerCache, _native.LayerCache(keys, values))
+        except ValueError as error:
+            raise UnsupportedModelError(f"the KV cache does not fit the native backend: {error}") from None
+
+    def step(self, batch: ForwardBatch) -> Step:
+        return NativeStep(batch)
+
+    def linear_gated(
+        self, x: Float32Array, norm: Float32Array, eps: float, gate_up: Matrix, activation: Activation, out: Float32Array
+    ) -> None:
+        self._runtime.linear_gated(x, norm, eps, gate_up, _ACTIVATION_CODES[activation], out)
+
+    def rotate_and_store(
+        self,
+        qkv: Float32Array,
+        heads: int,
+        q_norm: Float32Array | None,
+        k_norm: Float32Array | None,
+        eps: float,
+        cosine: Float32Array,
+        sine: Float32Array,
+        step: Step,
+        cache: LayerCache,
+    ) -> None:
+        assert isinstance(step, NativeStep)
+        self._runtime.rotate_and_store(qkv, heads, q_norm, k_norm, eps, cosine, sine, step.handle, cache)
+
+    def attention(
+        self,
+        qkv: Float32Array,
+        heads: int,
+        window: int | None,
+        scale: float,
+        step: Step,
+        cache: LayerCache,
+        out: Float32Array,
+    ) -> None:
+        assert isinstance(step, NativeStep)
+        self._runtime.attention(qkv, heads, window or 0, scale, step.handle, cache, out)

@@ -1,0 +1,195 @@
+"""Each operation in NumPy float32: slow, short, and the definition the compiled twin is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.config import Activation
+from pellucid.formats.dequantize import dequantize
+from pellucid.forward_batch import ForwardBatch
+from pellucid.kernels.backend import Float32Array, LayerCache, Matrix, Step, WeightPart
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceMatrix:
+    """The matrix as plain float32 numbers."""
+
+    weights: Float32Array
+
+    @property
+    def rows(self) -> int:
+        return int(self.weights.shape[0])
+
+    @property
+    def columns(self) -> int:
+        return int(self.weights.shape[1])
+
+    @property
+    def packed_bytes(self) -> int:
+        return self.weights.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceCache:
+    keys: npt.NDArray[Any]
+    values: npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceStep:
+    batch: ForwardBatch
+    nonfinite: npt.NDArray[np.bool_]
+
+
+def rms_norm(x: Float32Array, weight: Float32Array, eps: float) -> Float32Array:
+    """x / sqrt(mean(x²) + eps) · weight over the last axis."""
+    mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
+    return cast(Float32Array, x / np.sqrt(mean_square + np.float32(eps)) * weight)
+
+
+def silu(x: Float32Array) -> Float32Array:
+    """x · sigmoid(x) (Ramachandran et al. 2017)."""
+    with np.errstate(over="ignore"):  # e^(−x) may be infinite; the quotient is then 0, as it should be
+        return cast(Float32Array, x / (np.float32(1) + np.exp(-x)))
+
+
+def gelu_tanh(x: Float32Array) -> Float32Array:
+    """0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) (Hendrycks and Gimpel 2016)."""
+    inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+    return cast(Float32Array, np.float32(0.5) * x * (np.float32(1) + np.tanh(inner)))
+
+
+ACTIVATIONS: dict[Activation, Callable[[Float32Array], Float32Array]] = {"silu": silu, "gelu_tanh": gelu_tanh}
+
+
+def rotate(x: Float32Array, cosine: Float32Array, sine: Float32Array) -> Float32Array:
+    """Turn the pairs (x[i], x[i + pairs]) of each head by their angles; x [T, heads, D], cosine [T, pairs]."""
+    pairs = cosine.shape[-1]
+    first, second, rest = x[..., :pairs], x[..., pairs : 2 * pairs], x[..., 2 * pairs :]
+    c, s = cosine[:, None, :], sine[:, None, :]
+    return np.concatenate([first * c - second * s, second * c + first * s, rest], axis=-1)
+
+
+def softmax(scores: Float32Array) -> Float32Array:
+    """e^x / Σ e^x over the last axis, after subtracting the maximum."""
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return cast(Float32Array, weights / weights.sum(axis=-1, keepdims=True))
+
+
+class ReferenceBackend:
+    """The operations of `Backend` in NumPy."""
+
+    name = "reference"
+    isa = "numpy"
+    threads = 1
+
+    def matrix(self, parts: Sequence[WeightPart]) -> Matrix:
+        blocks = []
+        for part in parts:
+            weights = dequantize(part.data, part.type, (part.rows, part.columns))
+            blocks.append(weights if part.row_order is None else weights[part.row_order])
+        return ReferenceMatrix(blocks[0] if len(blocks) == 1 else np.concatenate(blocks))
+
+    def layer_cache(self, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> LayerCache:
+        return ReferenceCache(keys, values)
+
+    def step(self, batch: ForwardBatch) -> Step:
+        return ReferenceStep(batch, np.zeros(len(batch.token_ids), dtype=np.bool_))
+
+    def embed(self, table: Matrix, ids: npt.NDArray[np.int32], scale: float, out: Float32Array) -> None:
+        out[:] = _weights(table)[ids] * np.float32(scale)
+
+    def rms_norm(self, x: Float32Array, weight: Float32Array, eps: float, out: Float32Array) -> None:
+        out[:] = rms_norm(x, weight, eps)
+
+    def rms_norm_add(self, x: Float32Array, weight: Float32Array, eps: float, residual: Float32Array) -> None:
+        residual += rms_norm(x, weight, eps)
+
+    def linear(
+        self, x: Float32Array, norm: Float32Array | None, eps: float, matrix: Matrix, out: Float32Array
+    ) -> None:
+        out[:] = (x if norm is None else rms_norm(x, norm, eps)) @ _weights(matrix).T
+
+    def linear_add(self, x: Float32Array, matrix: Matrix, residual: Float32Array) -> None:
+        residual += x @ _weights(matrix).T
+
+    def linear_gated(
+        self, x: Float32Array, norm: Float32Array, eps: float, gate_up: Matrix, activation: Activation, out: Float32Array
+    ) -> None:
+        gate, up = np.split(rms_norm(x, norm, eps) @ _weights(gate_up).T, 2, axis=1)
+        out[:] = ACTIVATIONS[activation](gate) * up
+
+    def rotate_and_store(
+        self,
+        qkv: Float32Array,
+        heads: int,
+        q_norm: Float32Array | None,
+        k_norm: Float32Array | None,
+        eps: float,
+        cosine: Float32Array,
+        sine: Float32Array,
+        step: Step,
+        cache: LayerCache,
+    ) -> None:
+        assert isinstance(step, ReferenceStep) and isinstance(cache, ReferenceCache)
+        kv_heads, head_dim, block_size = cache.keys.shape[1:]
+        per_head = qkv.reshape(len(qkv), -1, head_dim)
+        q, k, v = np.split(per_head, [heads, heads + kv_heads], axis=1)
+        q[:] = rotate(q if q_norm is None else rms_norm(q, q_norm, eps), cosine, sine)
+        k[:] = rotate(k if k_norm is None else rms_norm(k, k_norm, eps), cosine, sine)
+        block, offset = np.divmod(step.batch.slot_mapping, block_size)
+        with np.errstate(over="ignore"):  # a number too large for float16 becomes infinite and is reported below
+            cache.keys[block, :, :, offset] = k
+            cache.values[block, :, offset] = v
+        stored = cache.keys[block, :, :, offset], cache.values[block, :, offset]
+        for part in stored:
+            step.nonfinite[:] |= ~np.isfinite(part).all(axis=(1, 2))
+
+    def attention(
+        self,
+        qkv: Float32Array,
+        heads: int,
+        window: int | None,
+        scale: float,
+        step: Step,
+        cache: LayerCache,
+        out: Float32Array,
+    ) -> None:
+        assert isinstance(step, ReferenceStep) and isinstance(cache, ReferenceCache)
+        batch = step.batch
+        kv_heads, head_dim = cache.keys.shape[1], cache.keys.shape[2]
+        q = qkv.reshape(len(qkv), -1, head_dim)[:, :heads]
+        result = out.reshape(len(out), heads, head_dim)
+        for sequence, length in enumerate(batch.seq_lens):
+            rows = slice(batch.query_start_loc[sequence], batch.query_start_loc[sequence + 1])
+            keys, values = _gather(cache, batch.block_table[sequence], int(length))
+            positions = batch.positions[rows, None]
+            visible = np.arange(length)[None, :] <= positions
+            if window is not None:
+                visible &= np.arange(length)[None, :] > positions - window
+            for head in range(heads):
+                kv_head = head // (heads // kv_heads)
+                scores = np.float32(scale) * (q[rows, head] @ keys[kv_head])
+                weights = softmax(np.where(visible, scores, np.float32(-np.inf)))
+                result[rows, head] = weights @ values[kv_head]
+
+
+def _weights(matrix: Matrix) -> Float32Array:
+    assert isinstance(matrix, ReferenceMatrix)
+    return matrix.weights
+
+
+def _gather(cache: ReferenceCache, table: npt.NDArray[np.int32], length: int) -> tuple[Float32Array, Float32Array]:
+    """Keys [G, D, length] and values [G, length, D] of one sequence, out of its blocks."""
+    block_size = cache.keys.shape[3]
+    blocks = table[: -(-length // block_size)]
+    keys = np.moveaxis(cache.keys[blocks], 0, 2)  # [G, D, blocks, block_size]
+    values = np.moveaxis(cache.values[blocks], 0, 1)  # [G, blocks, block_size, D]
+    flat_keys = keys.reshape(keys.shape[0], keys.shape[1], -1)[..., :length]
+    flat_values = values.reshape(values.shape[0], -1, values.shape[3])[:, :length]
+    return flat_keys.astype(np.float32), flat_values.astype(np.float32)
