@@ -105,12 +105,18 @@ def _show(llm: LLM, times: Times, settings: dict[str, int]) -> None:
     for name, spread in figures.items():
         table.add_row(name, *(f"{value * 1000:.2f}" for value in spread.values()))
     rate = times.num_tokens / sum(times.round)
-    console.rich_console().print(table)
+    console.print_rich(table)
     print(f"{rate:.1f} tokens generated per second, prompts included")
-    result: dict[str, Any] = {"bench": "latency", "model": llm.args.model, "threads": llm.args.threads, **settings}
+    result: dict[str, Any] = {"bench": "latency", "model": llm.args.model, "threads": _threads(llm), **settings}
     for name, spread in figures.items():
         result |= {f"{name.lower()}_{key}_seconds": value for key, value in spread.items()}
     console.write_json({**result, "output_tokens_per_second": rate})
+
+
+def _threads(llm: LLM) -> int | None:
+    """How many there really are, where the number was left to the machine."""
+    backend = getattr(llm.engine.model, "backend", None)
+    return llm.args.threads or getattr(backend, "threads", None)
 
 
 def _spread(values: list[float]) -> dict[str, float]:

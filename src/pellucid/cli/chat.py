@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pellucid.cli import console
+from pellucid.cli.exit_codes import EXIT_REQUEST_FAILED
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import PRESET_HELP, load_llm, sampling_params
 from pellucid.cli.streaming import Streamed
@@ -46,7 +47,7 @@ def chat(
     if llm.tokenizer.chat_template is None:
         raise ChatTemplateError(f"{llm.args.model} has no chat template, so it cannot chat: use `pellucid generate`")
     conversation = Conversation(llm, params, system)
-    if sys.stdin.isatty():
+    if sys.stdin.isatty() and sys.stdout.isatty():
         return _interactive(conversation, quiet)
     return _scripted(conversation, quiet)
 
@@ -78,6 +79,7 @@ class Conversation:
 
 def _scripted(conversation: Conversation, quiet: bool) -> int:
     """Each line is a turn; the first failure ends the script with its sentence."""
+    code = 0
     try:
         for line in sys.stdin:
             text = line.rstrip("\r\n")
@@ -86,13 +88,15 @@ def _scripted(conversation: Conversation, quiet: bool) -> int:
                 _after(conversation, answer, quiet or not sys.stderr.isatty())
                 if answer.interrupted:
                     raise KeyboardInterrupt
+                if answer.finish_reason == "error":
+                    code = EXIT_REQUEST_FAILED
     except UnicodeDecodeError:
         raise InvalidParameterError("messages", "a line on standard input is not valid UTF-8") from None
     except ContextLengthExceededError as error:
         raise PellucidError(_full(error)) from error
     except EOFError:
         pass
-    return 0
+    return code
 
 
 def _interactive(conversation: Conversation, quiet: bool) -> int:
@@ -153,7 +157,7 @@ def _command(conversation: Conversation, line: str) -> bool:
     elif name == "/help":
         console.say(HELP)
     else:
-        _complain(f"unknown command {name}; /help shows those there are")
+        raise InvalidParameterError("messages", f"unknown command {name}; /help shows those there are")
     return True
 
 

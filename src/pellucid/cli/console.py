@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pellucid.model_store.progress import Progress
 
+PIPE_WIDTH = 200
 LOGPROB_FLOOR = -9999.0
 """JSON has no infinity; this is what OpenAI's and vLLM's answers carry in its place."""
 
@@ -73,13 +74,20 @@ def finite(value: Any) -> Any:
     return value
 
 
-def rich_console(*, stderr: bool = False) -> Console:
-    """A console for tables; plain text where the stream is no terminal."""
+def print_rich(*renderables: Any) -> None:
+    """Print tables and styled text on stdout, without the spaces that rich fills lines with."""
+    out = _rich_console()
+    with out.capture() as captured:
+        for renderable in renderables:
+            out.print(renderable)
+    sys.stdout.write("".join(f"{line.rstrip(' ')}\n" for line in captured.get().splitlines()))
+
+
+def _rich_console() -> Console:
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
     # tables that go to a file or pipe are not squeezed into 80 columns
-    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else 200)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def progress() -> Progress:
@@ -115,7 +123,7 @@ def read_text(argument: str | None, what: str) -> str:
 
 def figures(metrics: RequestMetrics, num_tokens: int, seed: int | None = None) -> str:
     """`128 tokens · first after 41 ms · 82.1 tokens/s`: what one answer took."""
-    parts = [f"{num_tokens} token" + ("" if num_tokens == 1 else "s")]
+    parts = [plural(num_tokens, "token")]
     if metrics.ttft is not None:
         parts.append(f"TTFT {metrics.ttft * 1000:.0f} ms")
     rate = decode_rate(metrics, num_tokens)
@@ -124,6 +132,11 @@ def figures(metrics: RequestMetrics, num_tokens: int, seed: int | None = None) -
     if seed is not None:
         parts.append(f"seed {seed}")
     return " · ".join(parts)
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 token`, `2 tokens`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def decode_rate(metrics: RequestMetrics, num_tokens: int) -> float | None:

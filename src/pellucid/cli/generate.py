@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pellucid.cli import console
+from pellucid.cli.exit_codes import EXIT_INTERRUPTED, EXIT_REQUEST_FAILED
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import PRESET_HELP, load_llm, sampling_params
 from pellucid.cli.streaming import Streamed
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_TOKENS = 128
 """The command line's own: a first try should end while one watches. Where less room is left, to the context's end."""
-
-EXIT_REQUEST_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 @with_flags(sampling=True, shown_defaults={"max_tokens": DEFAULT_MAX_TOKENS})

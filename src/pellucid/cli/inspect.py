@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pellucid.cli import console
+from pellucid.cli.console import plural
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import local_path
 from pellucid.config import KV_CACHE_DTYPES, KV_DTYPE_BYTES, EngineArgs, ModelConfig
@@ -57,7 +58,7 @@ def gather(model: str, path: Path, file: GGUFFile) -> dict[str, Any]:
     from pellucid.models.loading import read_config
     from pellucid.tokenizer.tokenizer import Tokenizer
 
-    config = read_config(file)
+    _, config = read_config(file)
     return {
         "model": model,
         "path": path,
@@ -71,9 +72,9 @@ def gather(model: str, path: Path, file: GGUFFile) -> dict[str, Any]:
     }
 
 
-def _types(file: GGUFFile) -> dict[str, dict[str, float]]:
+def _types(file: GGUFFile) -> dict[str, dict[str, int]]:
     """Tensor type → how many tensors, numbers and bytes, the largest first."""
-    types: dict[str, dict[str, float]] = {}
+    types: dict[str, dict[str, int]] = {}
     for tensor in file.tensors.values():
         entry = types.setdefault(tensor.type.name, {"tensors": 0, "parameters": 0, "bytes": 0})
         entry["tensors"] += 1
@@ -135,23 +136,28 @@ def _show(facts: dict[str, Any]) -> None:
     _section("Model", _model_rows(facts, config))
     _section("Shape", _shape_rows(config))
     types = facts["types"]
-    _section(
-        "Tensor types",
-        [
-            (
-                name,
-                f"{t['tensors']:>4} tensors  {t['parameters'] / 1e6:>8.1f} M parameters  {format_bytes(t['bytes']):>9}",
-            )
-            for name, t in types.items()
-        ],
-    )
+    _section("Tensor types", [(name, _type_line(entry)) for name, entry in types.items()])
     _section("Memory", _memory_rows(config))
     _section("Tokenizer", _tokenizer_rows(facts["tokenizer"]))
     machine = facts["machine"]
     kernels = (
-        machine.get("error") or f"{machine['backend']}, {machine['instruction_set']}, {machine['threads']} threads"
+        machine.get("error")
+        or f"{machine['backend']}, {machine['instruction_set']}, {plural(machine['threads'], 'thread')}"
     )
     _section("This machine", [("kernels", kernels)])
+
+
+def _type_line(entry: dict[str, int]) -> str:
+    tensors = plural(entry["tensors"], "tensor")
+    return f"{tensors:<12} {short(entry['parameters']):>8} parameters {format_bytes(entry['bytes']):>9}"
+
+
+def short(count: int) -> str:
+    """A count for people: `134.5 M`."""
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return str(count)
 
 
 def _model_rows(facts: dict[str, Any], config: ModelConfig) -> list[tuple[str, str]]:
@@ -160,7 +166,10 @@ def _model_rows(facts: dict[str, Any], config: ModelConfig) -> list[tuple[str, s
         ("name", config.name),
         ("file", f"{facts['path']} ({format_bytes(facts['file_bytes'])}, GGUF v{facts['gguf_version']})"),
         ("architecture", config.architecture),
-        ("parameters", f"{parameters / 1e6:.1f} M in {sum(t['tensors'] for t in facts['types'].values())} tensors"),
+        (
+            "parameters",
+            f"{short(parameters)} in {plural(sum(t['tensors'] for t in facts['types'].values()), 'tensor')}",
+        ),
         ("context", f"{config.context_length} tokens"),
     ]
 
@@ -169,7 +178,10 @@ def _shape_rows(config: ModelConfig) -> list[tuple[str, str]]:
     rows = [
         ("layers", str(config.num_layers)),
         ("hidden size", f"{config.hidden_size}, MLP {config.intermediate_size} ({config.activation})"),
-        ("attention", f"{config.num_heads} heads, {config.num_kv_heads} KV heads, head_dim {config.head_dim}"),
+        (
+            "attention",
+            f"{plural(config.num_heads, 'head')}, {plural(config.num_kv_heads, 'KV head')}, head_dim {config.head_dim}",
+        ),
         ("rope", f"theta {config.rope.theta:g} on {config.rope.dim} of {config.head_dim} numbers per head"),
     ]
     sliding = sum(config.sliding_layers)
@@ -188,7 +200,8 @@ def _memory_rows(config: ModelConfig) -> list[tuple[str, str]]:
     for dtype in KV_CACHE_DTYPES:
         per_token = config.kv_bytes_per_token(dtype)
         formula = (
-            f"2 · {config.num_layers} layers · {config.num_kv_heads} KV heads · {config.head_dim} head_dim · "
+            f"2 · {plural(config.num_layers, 'layer')} · {plural(config.num_kv_heads, 'KV head')} · "
+            f"{config.head_dim} head_dim · "
             f"{KV_DTYPE_BYTES[dtype]} bytes = {per_token} bytes a token, "
             f"{format_bytes(per_token * config.context_length)} for {config.context_length} tokens"
         )
@@ -224,10 +237,7 @@ def _section(title: str, rows: list[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(Text(name), Text(value))
-    out = console.rich_console()
-    out.print(Text(title, style="bold"))
-    out.print(table)
-    out.print()
+    console.print_rich(Text(title, style="bold"), table, "")
 
 
 def _show_tensors(file: GGUFFile) -> None:
@@ -241,4 +251,4 @@ def _show_tensors(file: GGUFFile) -> None:
     for tensor in file.tensors.values():
         shape = " × ".join(str(size) for size in tensor.shape)
         table.add_row(Text(tensor.name), shape, tensor.type.name, str(tensor.nbytes))
-    console.rich_console().print(table)
+    console.print_rich(table)

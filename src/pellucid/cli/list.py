@@ -23,7 +23,7 @@ def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON instead 
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("name", "state", "size", "licence", "what it is"):
+    for title in ("name", "state", "size", "what it is", "licence"):
         table.add_column(
             title, justify="right" if title == "size" else "left", no_wrap=title in ("name", "state", "size")
         )
@@ -31,10 +31,9 @@ def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON instead 
         name = f"{row['name']} *" if row["name"] == DEFAULT_MODEL else row["name"]
         size = row["size"] if row["size"] is not None else row["download_size"]
         table.add_row(
-            name, row["state"], format_bytes(size), row["licence"] or "", row["description"] or str(row["path"])
+            name, row["state"], format_bytes(size), row["description"] or str(row["path"]), row["licence"] or ""
         )
-    out = console.rich_console()
-    out.print(table)
+    console.print_rich(table)
     print(f"\ncache: {cache_folder()}")
 
 

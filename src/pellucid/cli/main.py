@@ -1,23 +1,21 @@
 """Arguments → verb. Every expected failure leaves as one sentence on stderr and exit code 2, never as a traceback.
 
-Exit codes: 0 done · 1 a request failed · 2 bad input or an unusable file, model or machine · 130 stopped with
-Ctrl-C · 141 the reader of our output went away. `PELLUCID_DEBUG=1` shows tracebacks.
+`PELLUCID_DEBUG=1` shows the traceback too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pellucid.cli.exit_codes import EXIT_BAD_INPUT, EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
 from pellucid.cli.verbs import EXAMPLES, PROGRAM_HELP, SUBVERBS, VERBS, Verb
 from pellucid.errors import PellucidError
 
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 HELP_FLAGS = ("-h", "--help")
 
 
@@ -31,15 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more at exit: give it somewhere to go
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return EXIT_BROKEN_PIPE
     except Exception as error:
-        if os.environ.get("PELLUCID_DEBUG"):
-            raise
         sentence = _sentence(error)
         if sentence is None:
             raise
+        if os.environ.get("PELLUCID_DEBUG"):
+            import traceback
+
+            traceback.print_exc()
+        if isinstance(error, OSError):
+            _discard_output()
         print(f"error: {sentence}", file=sys.stderr)
         return EXIT_BAD_INPUT
 
@@ -83,7 +84,11 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _invoke(verb: Verb, program: str, arguments: list[str]) -> int:
-    """Import the verb's module and let typer read its arguments."""
+    """Import the verb's module, let typer read its arguments, and run it.
+
+    It runs outside typer, which has its own mind about Ctrl-C and broken pipes.
+    """
+    import functools
     import importlib
     import inspect
 
@@ -93,15 +98,23 @@ def _invoke(verb: Verb, program: str, arguments: list[str]) -> int:
     details = inspect.cleandoc(function.__doc__ or "")
     settings = {"help_option_names": list(HELP_FLAGS), "max_content_width": 100}
     # without rich markup: its help takes longer to draw and cuts long flag names off
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=settings)
-    app.command(help=f"{verb.help}\n\n{details}".strip())(function)
+    app = typer.Typer(
+        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=settings
+    )
+    parsed: list[dict[str, Any]] = []
+
+    @app.command(help=f"{verb.help}\n\n{details}".strip())
+    @functools.wraps(function)
+    def parse(**values: Any) -> None:
+        parsed.append(values)
+
     try:
-        result = app([_hyphens(a) for a in arguments], prog_name=program, standalone_mode=False)
+        app([_hyphens(a) for a in arguments], prog_name=program, standalone_mode=False)
     except Exception as error:
         if not _is_usage_error(error):
             raise
         raise UsageError(_usage_sentence(error, function, program)) from error
-    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+    return int(function(**parsed[0]) or 0) if parsed else 0  # nothing is parsed when --help was asked for
 
 
 def _hyphens(argument: str) -> str:
@@ -135,7 +148,15 @@ def _sentence(error: Exception) -> str | None:
         return f"the Python package {error.name} is missing: install Pellucid again with `pip install .`"
     if isinstance(error, MemoryError):
         return "there is not enough memory: choose a smaller model, --max-model-len or --kv-cache-memory-bytes"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower() + (f": {error.filename}" if error.filename else " while reading or writing")
     return None
+
+
+def _discard_output() -> None:
+    """Python flushes stdout once more at exit: give what is left somewhere to go."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_list(text: str, verbs: dict[str, Verb], program: str, examples: Sequence[str] = ()) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pellucid.cli import console
+from pellucid.cli.console import plural
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import local_path
 
@@ -70,8 +71,9 @@ def _show(pieces: list[Piece], text: str) -> None:
     for position, piece in enumerate(pieces):
         shown = Text(visible(piece.token_bytes), style="magenta" if piece.special else "cyan")
         table.add_row(str(position), str(piece.token_id), shown, piece.token_bytes.hex(" "))
-    console.rich_console().print(table)
-    print(f"\n{len(pieces)} tokens, {len(text)} characters, {len(text.encode('utf-8'))} bytes")
+    console.print_rich(table)
+    counts = (plural(len(pieces), "token"), plural(len(text), "character"), plural(len(text.encode("utf-8")), "byte"))
+    print("\n" + ", ".join(counts))
 
 
 def visible(data: bytes) -> str:
