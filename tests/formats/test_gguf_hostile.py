@@ -42,7 +42,7 @@ def peak_bytes(action: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def refusal(path: Path) -> str:
+def refusal(path: Path, limit: int | None = None) -> str:
     """The sentence with which a file is refused, after checking what all of them have in common."""
 
     def attempt() -> None:
@@ -51,12 +51,11 @@ def refusal(path: Path) -> str:
         messages.append(str(caught.value))
 
     messages: list[str] = []
-    peak = peak_bytes(attempt)
-    assert peak < OPENER_BYTES + 16 * path.stat().st_size
+    assert peak_bytes(attempt) < (OPENER_BYTES + 16 * path.stat().st_size if limit is None else limit)
     assert str(path) in messages[0]
     assert "\n" not in messages[0]
     assert len(messages[0]) < len(str(path)) + 300
-    return messages[0]
+    return messages[0].replace(str(path), "FILE")
 
 
 def open_or_refuse(path: Path) -> bool:
@@ -151,7 +150,9 @@ HOSTILE_COUNTS: dict[str, tuple[Callable[[int], bytes], str]] = {
 def test_hostile_counts(model: Callable[[bytes], Path], place: str) -> None:
     build, named = HOSTILE_COUNTS[place]
     for value in HUGE:
-        assert named in refusal(model(build(value)))
+        # Zeros are valid empty strings and arrays: reading them one by one until the end would take memory.
+        path = model(build(value) + bytes(100_000))
+        assert named in refusal(path, OPENER_BYTES)
 
 
 def test_a_product_of_dimensions_that_wraps_to_a_small_number(model: Callable[[bytes], Path]) -> None:

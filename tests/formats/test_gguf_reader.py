@@ -38,6 +38,7 @@ def test_reads_every_kind_of_value_and_the_tensors(tmp_path: Path, version: int)
     assert values["tokenizer.ggml.tokens"] == ["a", "é", ""]
     assert values["tokenizer.ggml.scores"].tolist() == [-1.0, 0.5]
     assert values["tokenizer.ggml.scores"].dtype == np.float32
+    assert values["tokenizer.ggml.scores"].flags.writeable  # a copy: it does not hold the mapping
     assert values["flags"].tolist() == [False, True]
     assert values["nested"][0].tolist() == [1, 2]
     assert values["nested"][1] == ["x"]

@@ -369,7 +369,6 @@ class _Reader:
         return [self.array(what, depth + 1) for _ in range(count)]
 
     def numbers(self, dtype: np.dtype[Any], count: int, what: str) -> npt.NDArray[Any]:
-        self.need_room(count, dtype.itemsize, what)
         start = self.need(count * dtype.itemsize, what)
         raw = np.frombuffer(self.mapping, np.uint8, count * dtype.itemsize, start) if count else np.empty(0, np.uint8)
         if dtype.kind == "b" and count:
