@@ -353,14 +353,16 @@ def _chat_options(
     tools: Sequence[Mapping[str, Any]] | None,
     variables: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The arguments of `encode_chat`; an answer is opened unless the last message is to be continued."""
-    if add_generation_prompt is None:
-        add_generation_prompt = not continue_final_message
-    options = dict(variables or {})
-    options.update(
-        add_generation_prompt=add_generation_prompt,
-        continue_final_message=continue_final_message,
-        chat_template=chat_template,
-        tools=None if tools is None else list(tools),
-    )
-    return options
+    """The arguments of `encode_chat`, which opens an answer unless the last message is to be continued."""
+    options: dict[str, Any] = {
+        "add_generation_prompt": add_generation_prompt,
+        "continue_final_message": continue_final_message,
+        "chat_template": chat_template,
+        "tools": None if tools is None else list(tools),
+    }
+    taken = sorted(set(variables or ()) & {*options, "tokenizer", "messages"})
+    if taken:
+        raise InvalidParameterError(
+            "chat_template_kwargs", f"chat_template_kwargs has {', '.join(taken)}, which has a parameter of its own"
+        )
+    return {**options, **(variables or {})}

@@ -17,10 +17,10 @@ def load_parts(args: EngineArgs, progress: Any = None) -> tuple[Model, Tokenizer
     from pellucid.formats.gguf import GGUFFile
     from pellucid.kernels.dispatch import make_backend
     from pellucid.model_store.store import resolve
-    from pellucid.models.loading import load_model
+    from pellucid.models.loading import load_gguf
     from pellucid.tokenizer.tokenizer import Tokenizer
 
     path = resolve(args.model, progress=progress)
     with GGUFFile.open(path) as file:
         tokenizer = Tokenizer.from_gguf(file.metadata)
-    return load_model(path, make_backend(args.backend, args.threads)), tokenizer
+        return load_gguf(file, make_backend(args.backend, args.threads)), tokenizer

@@ -65,7 +65,7 @@ class Answer:
         stop_reason: int | str | None = None
         text = ""
         if may_stop and token_id in request.end_token_ids:
-            reason = "stop"
+            reason, may_stop = "stop", False  # an end token's own text, where it is shown, is not searched
             if params.ignore_eos or token_id not in self._tokenizer.eos_ids:
                 stop_reason = token_id
         elif len(request.output_token_ids) >= request.max_output_tokens:
@@ -87,13 +87,17 @@ class Answer:
         return completion
 
     def _read(self, token_id: int, may_stop: bool) -> str:
+        """The text that a token adds, as far as no stop string can begin in it."""
         text = self._detokenizer.push(token_id)
         if self._matcher is None:
             return text
-        hidden = ""
-        if self.request.params.skip_special_tokens and self._tokenizer.is_special(token_id):
-            hidden = self._tokenizer.token_text(token_id)
-        return self._matcher.push(text, hidden, may_stop=may_stop)
+        text = self._matcher.push(text, may_stop=may_stop)
+        if not self.request.params.skip_special_tokens or not self._tokenizer.is_special(token_id):
+            return text
+        if self._detokenizer.num_held_bytes:  # an unfinished character stands between text and control token
+            text += self._matcher.push("\ufffd", is_shown=False, may_stop=False)
+        text += self._matcher.push(self._tokenizer.token_text(token_id), is_shown=False, may_stop=may_stop)
+        return text if self._matcher.matched is None else text + self._detokenizer.flush()
 
     def _rest(self, may_stop: bool) -> str:
         if self._matcher is None:

@@ -1,0 +1,147 @@
+"""Law 1 on the mock: whatever is scheduled, every answer is what it is alone."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mock_model import EOS, IM_END, LETTERS, ByteTokenizer, make_engine
+from naive_generate import naive_generate, naive_prompt_logprobs
+
+from pellucid.engine.output_processor import add_delta
+from pellucid.outputs import RequestOutput
+from pellucid.sampling_params import SamplingParams
+
+STOPS = ("ab", "cde", "f", "gg", "<|im_end|>", "<tool>", "a<tool>", "abc")
+
+
+def random_params(rng: random.Random, room: int) -> SamplingParams:
+    fields: dict[str, Any] = {
+        "n": rng.choice((1, 1, 1, 2, 3, 5)),
+        "temperature": rng.choice((0.0, 0.7, 1.0, 1.5)),
+        "seed": rng.choice((None, rng.randrange(2**40))),
+        "max_tokens": rng.choice((None, 1, rng.randint(1, room))),
+        "stop": rng.sample(STOPS, rng.choice((0, 0, 1, 3))),
+        "stop_token_ids": rng.choice(((), (ord("d"),), (EOS,))),
+        "ignore_eos": rng.random() < 0.4,
+        "include_stop_str_in_output": rng.random() < 0.3,
+        "skip_special_tokens": rng.random() < 0.7,
+        "logprobs": rng.choice((None, 0, 3)),
+        "prompt_logprobs": rng.choice((None, None, 2)),
+        "repetition_penalty": rng.choice((1.0, 1.3)),
+        "logit_bias": rng.choice(({}, {259: 3.0})),
+    }
+    if rng.random() < 0.5:  # a long answer, so that blocks run out
+        fields.update(max_tokens=None, stop=(), stop_token_ids=(), ignore_eos=True)
+    if fields["max_tokens"]:
+        fields["min_tokens"] = rng.choice((0, 0, rng.randint(0, fields["max_tokens"])))
+    return SamplingParams(**fields)
+
+
+class Run:
+    """A random schedule over one engine; keeps what was asked and what came."""
+
+    def __init__(self, rng: random.Random, *, num_requests: int) -> None:
+        self.rng = rng
+        self.max_model_len = rng.choice((40, 64, 100))
+        fewest = -(-self.max_model_len // 16)
+        self.engine = make_engine(
+            num_blocks=rng.choice((fewest, fewest + 1, fewest + 4, 40)),
+            max_model_len=self.max_model_len,
+            max_num_seqs=rng.choice((1, 2, 4, 8)),
+            max_num_batched_tokens=rng.choice((1, 3, 7, 16, 33, 64)),
+        )
+        self.asked: dict[str, tuple[list[int], SamplingParams]] = {}
+        self.totals: dict[str, RequestOutput] = {}
+        self.aborted: set[str] = set()
+        self.deltas: dict[str, list[RequestOutput]] = {}
+        self.to_come = num_requests
+
+    def arrive(self) -> None:
+        name = f"r{len(self.asked)}"
+        length = self.rng.randint(1, self.rng.choice((12, self.max_model_len - 1)))
+        prompt = [self.rng.choice(LETTERS) for _ in range(length)]
+        params = random_params(self.rng, self.max_model_len - length)
+        self.engine.add_request(name, prompt, params, priority=self.rng.choice((0, 0, 0, 1)))
+        self.asked[name] = (prompt, params)
+        self.deltas[name] = []
+        self.to_come -= 1
+
+    def take(self, output: RequestOutput) -> None:
+        self.deltas[output.request_id].append(output)
+        self.totals[output.request_id] = add_delta(self.totals.get(output.request_id), output)
+
+    def go(self) -> None:
+        for _ in range(20_000):
+            while self.to_come and self.rng.random() < 0.3:
+                self.arrive()
+            if not self.engine.has_unfinished_requests():
+                if not self.to_come:
+                    break
+                continue
+            for output in self.engine.step():
+                self.take(output)
+            self.engine.check_integrity()
+            if self.asked and self.rng.random() < 0.02:
+                name = self.rng.choice(sorted(self.asked))
+                output = self.engine.abort(name)
+                if output is not None:
+                    self.aborted.add(name)
+                    self.take(output)
+        assert not self.engine.has_unfinished_requests(), "the schedule does not end"
+        self.engine.check_integrity()
+
+    def check(self) -> None:
+        for name, (prompt, params) in self.asked.items():
+            total = self.totals[name]
+            assert total.finished
+            assert sum(delta.finished for delta in self.deltas[name]) == 1
+            assert [c.index for c in total.outputs] == list(range(params.n))
+            for completion in total.outputs:
+                expected = naive_generate(prompt, params, completion.seed, completion.index, self.max_model_len)
+                if completion.finish_reason == "abort":
+                    assert name in self.aborted
+                    assert completion.token_ids == expected.token_ids[: len(completion.token_ids)]
+                    text = ByteTokenizer().decode(completion.token_ids, skip_special_tokens=params.skip_special_tokens)
+                    assert completion.text == text, "text held back is given out"
+                    continue
+                assert completion.token_ids == expected.token_ids
+                assert completion.text == expected.text
+                assert completion.finish_reason == expected.finish_reason
+                assert completion.stop_reason == expected.stop_reason
+                if params.logprobs is not None:
+                    got = [[(i, lp.logprob, lp.rank) for i, lp in row.items()] for row in completion.logprobs or []]
+                    assert got == expected.logprobs, "logprobs to the bit"
+            if params.prompt_logprobs is not None and name not in self.aborted:
+                assert total.prompt_logprobs is not None
+                rows = [row and [(i, lp.logprob, lp.rank) for i, lp in row.items()] for row in total.prompt_logprobs]
+                assert rows == naive_prompt_logprobs(prompt, params.prompt_logprobs)
+                assert sum(delta.prompt_logprobs is not None for delta in self.deltas[name]) == 1
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32))
+def test_every_answer_is_what_it_is_alone(number: int) -> None:
+    rng = random.Random(number)
+    run = Run(rng, num_requests=rng.randint(1, 10))
+    run.go()
+    run.check()
+
+
+def test_the_random_schedules_do_what_they_are_for() -> None:
+    """Preemption, sharing, aborts, both ends and stop strings all occur among them."""
+    preemptions, num_stop_strings, reasons = 0, 0, set()
+    for number in range(25):
+        run = Run(random.Random(number), num_requests=6)
+        run.go()
+        run.check()
+        preemptions += run.engine.stats.num_preemptions
+        for total in run.totals.values():
+            reasons |= {c.finish_reason for c in total.outputs}
+            num_stop_strings += sum(isinstance(c.stop_reason, str) for c in total.outputs)
+    assert preemptions > 20
+    assert num_stop_strings > 5
+    assert reasons == {"stop", "length", "abort"}
+    assert IM_END in ByteTokenizer().eos_ids

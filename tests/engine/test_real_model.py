@@ -1,0 +1,144 @@
+"""Law 1 on the real model: whatever is scheduled, with any number of threads, the same bits as alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pellucid.config import EngineArgs
+from pellucid.engine.llm import LLM
+from pellucid.engine.llm_engine import LLMEngine
+from pellucid.engine.output_processor import add_delta
+from pellucid.outputs import RequestOutput
+from pellucid.sampling_params import SamplingParams
+
+TEXTS = (
+    "The capital of France is",
+    "Once upon a time, in a village by the sea, there lived a baker who",
+    "def fibonacci(n):\n    ",
+    "Water boils at 100 degrees. Ice melts at 0 degrees. Gold melts at 1064 degrees. " * 3,
+    "水は百度で沸騰する。",
+    "A",
+)
+PARAMS = (
+    SamplingParams(temperature=0, max_tokens=14, logprobs=2, ignore_eos=True),
+    SamplingParams(temperature=1.0, seed=11, max_tokens=10, logprobs=0, top_p=0.9, ignore_eos=True),
+    SamplingParams(temperature=0.8, seed=5, max_tokens=12, logprobs=1, n=3, repetition_penalty=1.2),
+    SamplingParams(temperature=0, max_tokens=6, logprobs=1, prompt_logprobs=1),
+)
+REQUESTS = [(text, PARAMS[i % len(PARAMS)]) for i, text in enumerate(TEXTS)]
+
+LONG_REQUESTS = [
+    (text, replace(params, max_tokens=36, ignore_eos=True, n=1))
+    for text, params in zip(TEXTS[:3], PARAMS, strict=False)
+]
+
+
+class Engines:
+    """Engines with different settings over weights loaded once for each number of threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._loaded: dict[int, LLMEngine] = {}
+
+    def make(self, *, threads: int = 2, **fields: Any) -> LLMEngine:
+        args = EngineArgs(model=str(self._path), threads=threads, seed=0, **fields)
+        if threads not in self._loaded:
+            self._loaded[threads] = LLMEngine.from_args(args)
+        loaded = self._loaded[threads]
+        return LLMEngine(loaded.model, loaded.tokenizer, args)
+
+
+@pytest.fixture(scope="module")
+def engines(smollm2_path: Path) -> Engines:
+    return Engines(smollm2_path)
+
+
+@pytest.fixture(scope="module")
+def alone(engines: Engines) -> list[Any]:
+    """Every request by itself, its prompt in one piece."""
+    return [bits(run(engines.make(), [request])[0]) for request in REQUESTS]
+
+
+def run(engine: LLMEngine, requests: list[tuple[str, SamplingParams]], rng: random.Random | None = None) -> list[Any]:
+    """All requests; with `rng` they arrive at random steps."""
+    totals: dict[str, RequestOutput] = {}
+    to_come = list(enumerate(requests))
+    while to_come or engine.has_unfinished_requests():
+        while to_come and (rng is None or rng.random() < 0.5):
+            i, (text, params) = to_come.pop(0)
+            engine.add_request(str(i), text, params)
+        for output in engine.step() if engine.has_unfinished_requests() else ():
+            totals[output.request_id] = add_delta(totals.get(output.request_id), output)
+    engine.check_integrity()
+    return [totals[str(i)] for i in range(len(requests))]
+
+
+def bits(output: RequestOutput) -> Any:
+    """Everything of a request that must not depend on the schedule; floats as they are."""
+    answers = [(a.text, a.token_ids, a.finish_reason, a.logprobs, a.cumulative_logprob) for a in output.outputs]
+    return answers, output.prompt_logprobs
+
+
+def test_the_default_model_knows_the_capital_of_france(smollm2_path: Path) -> None:
+    with LLM(model=str(smollm2_path)) as llm:
+        question = [{"role": "user", "content": "What is the capital of France?"}]
+        params = SamplingParams(temperature=0, max_tokens=64)
+        answer = llm.chat(question, params)[0].outputs[0]
+        assert answer.text == "The capital of France is Paris."
+        assert (answer.finish_reason, answer.stop_reason) == ("stop", None)
+        deltas = [output.outputs[0].text for output in llm.stream(question, params)]
+        assert "".join(deltas) == answer.text
+        assert len(deltas) == len(answer.token_ids)
+
+
+SCHEDULES: list[dict[str, Any]] = [
+    {"max_num_batched_tokens": 7, "threads": 1},
+    {"max_num_batched_tokens": 1, "max_num_seqs": 3, "threads": 2},
+    {"max_num_batched_tokens": 33, "max_num_seqs": 4, "threads": 1},
+    {"max_num_batched_tokens": 512, "threads": 2},
+]
+
+
+@pytest.mark.parametrize("number", range(len(SCHEDULES)))
+def test_schedules_do_not_change_a_bit(engines: Engines, alone: list[Any], number: int) -> None:
+    rng = random.Random(number)
+    order = rng.sample(range(len(REQUESTS)), len(REQUESTS))
+    outputs = run(engines.make(**SCHEDULES[number]), [REQUESTS[i] for i in order], rng)
+    for i, output in zip(order, outputs, strict=True):
+        assert bits(output) == alone[i]
+
+
+@pytest.fixture(scope="module")
+def long_alone(engines: Engines) -> list[Any]:
+    return [bits(run(engines.make(), [request])[0]) for request in LONG_REQUESTS]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_preemption_does_not_change_a_bit(engines: Engines, long_alone: list[Any], threads: int) -> None:
+    block_bytes = engines.make().config.kv_bytes_per_token("float16") * 16
+    engine = engines.make(
+        threads=threads, max_model_len=80, max_num_batched_tokens=40, kv_cache_memory_bytes=block_bytes * 6
+    )
+    outputs = run(engine, LONG_REQUESTS)
+    assert engine.stats.num_preemptions > 0
+    assert [bits(output) for output in outputs] == long_alone
+
+
+def test_float32_cache_is_as_independent_of_the_schedule(engines: Engines) -> None:
+    whole = run(engines.make(kv_cache_dtype="float32"), REQUESTS[:3])
+    chunked = run(engines.make(kv_cache_dtype="float32", max_num_batched_tokens=9, threads=1), REQUESTS[:3])
+    assert [bits(output) for output in whole] == [bits(output) for output in chunked]
+
+
+def test_gemma_answers_in_chunks_as_alone(gemma3_path: Path) -> None:
+    loaded = LLMEngine.from_args(EngineArgs(model=str(gemma3_path), seed=0, max_model_len=512))
+    requests = REQUESTS[:2]
+    expected = [bits(run(loaded, [request])[0]) for request in requests]
+    args = EngineArgs(model=str(gemma3_path), seed=0, max_model_len=512, max_num_batched_tokens=5)
+    outputs = run(LLMEngine(loaded.model, loaded.tokenizer, args), requests)
+    assert [bits(output) for output in outputs] == expected

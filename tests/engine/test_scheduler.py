@@ -1,0 +1,111 @@
+"""The Scheduler alone, without a model: order, budget, admission, preemption."""
+
+from __future__ import annotations
+
+from pellucid.engine.scheduler import Scheduler, SchedulerOutput
+from pellucid.kv_cache.manager import KVCacheManager
+from pellucid.request import Request, RequestStatus
+from pellucid.sampling_params import SamplingParams
+
+
+def make_scheduler(num_blocks: int = 8, max_num_seqs: int = 4, budget: int = 32) -> Scheduler:
+    return Scheduler(KVCacheManager(num_blocks, 16), max_num_seqs, budget)
+
+
+def add(scheduler: Scheduler, key: int, num_prompt: int, *, priority: int = 0) -> Request:
+    request = Request(
+        key=key,
+        request_id=str(key),
+        prompt_token_ids=[1] * num_prompt,
+        params=SamplingParams(),
+        seed=0,
+        max_output_tokens=100,
+        end_token_ids=frozenset(),
+        arrival=key,
+        priority=priority,
+    )
+    request.siblings.append(request)
+    scheduler.add(request)
+    return request
+
+
+def step(scheduler: Scheduler) -> dict[int, tuple[int, int]]:
+    """{key: (start, end)} of one step, with a token drawn where all is computed."""
+    output = scheduler.schedule()
+    complete(scheduler, output)
+    return {entry.request.key: (entry.start, entry.end) for entry in output.scheduled}
+
+
+def complete(scheduler: Scheduler, output: SchedulerOutput) -> None:
+    for entry in output.scheduled:
+        assert len(entry.block_table) * 16 >= entry.end
+        scheduler.mark_computed(entry)
+        if entry.end == entry.request.num_tokens:
+            entry.request.output_token_ids.append(1)
+
+
+def test_budget_is_used_up_in_order() -> None:
+    scheduler = make_scheduler()
+    for key, length in enumerate((10, 40, 5)):
+        add(scheduler, key, length)
+    assert step(scheduler) == {0: (0, 10), 1: (0, 22)}
+    assert step(scheduler) == {0: (10, 11), 1: (22, 40), 2: (0, 5)}
+    assert step(scheduler) == {0: (11, 12), 1: (40, 41), 2: (5, 6)}
+
+
+def test_no_more_than_max_num_seqs_run() -> None:
+    scheduler = make_scheduler(max_num_seqs=2)
+    requests = [add(scheduler, key, 3) for key in range(3)]
+    assert set(step(scheduler)) == {0, 1}
+    scheduler.finish(requests[0], "stop")
+    assert set(step(scheduler)) == {1, 2}
+
+
+def test_admission_keeps_room_for_those_who_run() -> None:
+    scheduler = make_scheduler(num_blocks=4)
+    add(scheduler, 0, 20)  # two blocks, and one to grow into
+    add(scheduler, 1, 20)
+    assert set(step(scheduler)) == {0}
+    assert set(step(scheduler)) == {0}, "the second would be preempted as soon as the first grows"
+
+
+def test_nobody_overtakes_the_head_of_the_queue() -> None:
+    scheduler = make_scheduler(num_blocks=4)
+    add(scheduler, 0, 20)
+    add(scheduler, 1, 60)
+    add(scheduler, 2, 1)
+    for _ in range(5):
+        assert set(step(scheduler)) == {0}
+
+
+def test_the_newest_gives_way_and_comes_back_first() -> None:
+    scheduler = make_scheduler(num_blocks=5)
+    first, second = add(scheduler, 0, 14), add(scheduler, 1, 14)
+    add(scheduler, 2, 60)
+    while second.num_preemptions == 0:
+        step(scheduler)
+    assert second.status is RequestStatus.WAITING
+    assert scheduler.waiting[0] is second
+    assert second.num_computed_tokens == 0
+    assert len(second.output_token_ids) > 0, "its output is kept"
+    assert first.num_preemptions == 0
+    scheduler.finish(first, "stop")
+    assert step(scheduler) == {1: (0, 32)}, "recomputed, in chunks of the budget"
+    scheduler.kv.check_integrity()
+
+
+def test_priority_comes_before_arrival() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    add(scheduler, 0, 3, priority=1)
+    add(scheduler, 1, 3, priority=0)
+    assert set(step(scheduler)) == {1}
+
+
+def test_a_step_that_was_not_completed_is_scheduled_again() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, 0, 40)
+    first = scheduler.schedule().scheduled[0]
+    used = scheduler.kv.pool.num_free
+    second = scheduler.schedule().scheduled[0]
+    assert (first.start, first.end) == (second.start, second.end) == (0, 32)
+    assert scheduler.kv.pool.num_free == used
