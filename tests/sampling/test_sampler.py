@@ -11,6 +11,7 @@ import pytest
 
 from pellucid.errors import InvalidParameterError, NonFiniteError, PellucidError
 from pellucid.sampling.candidates import Candidates
+from pellucid.sampling.draw import uniform
 from pellucid.sampling.recorder import StageRecorder
 from pellucid.sampling.sampler import Sampler, SamplingState, check_params_against_vocab
 from pellucid.sampling.stages import STAGES, run_stages
@@ -69,6 +70,15 @@ def test_p32_choice_is_a_pure_function_whoever_else_is_sampled() -> None:
 
     assert run(0) == run(3) == run(1)
     assert len(set(run(0))) > 10
+
+
+def test_position_counts_prompt_and_output_and_makes_the_draw() -> None:
+    logits = np.zeros(1000, dtype=np.float32)  # equal logits: the token is the integer part of 1000 u
+    for prompt, output in (([], []), ([1, 2, 3], []), ([1, 2], [3, 4, 5])):
+        request = SamplingState(SamplingParams(), 42, 7, prompt, output)
+        assert request.position == len(prompt) + len(output)
+        expected = int(uniform(42, 7, len(prompt) + len(output)) * 1000)
+        assert Sampler(1000).sample(logits, request).token_id == expected
 
 
 def test_p32_preempted_request_goes_on_with_the_same_tokens() -> None:

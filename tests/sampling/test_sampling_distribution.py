@@ -134,7 +134,7 @@ def sampling_cases(draw: st.DrawFn) -> tuple[np.ndarray, SamplingParams]:
 
 
 @pytest.mark.parametrize("limits", ["usual", "small"])
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(sampling_cases(), st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=5))
 @example((np.zeros(64, dtype=np.float32), SamplingParams(top_p=0.7)), [0.0, 0.999])
 @example((np.full(40, -3e38, dtype=np.float32), SamplingParams(temperature=30.0)), [0.5])
@@ -233,6 +233,12 @@ def test_the_largest_draw_never_takes_an_impossible_token() -> None:
         assert candidates.pick(1 - 2**-53) == int(np.argmin(logits[: vocab // 3]))
 
 
+def test_a_target_above_the_sum_by_rounding_takes_the_last_token_with_a_weight() -> None:
+    weights = np.array([1.0, 0.5, 0.0, 0.0], dtype=np.float32)
+    for strictly in (False, True):
+        assert candidates_module._reached(weights, 0.25, np.nextafter(1.75, 2), strictly) == 1
+
+
 def test_top_k_above_the_vocabulary_and_min_p_one() -> None:
     logits = np.array([1, 3, 2, 3], dtype=np.float32)
     everything = run_stages(logits, SamplingState(SamplingParams(top_k=1000), 0))
@@ -241,10 +247,10 @@ def test_top_k_above_the_vocabulary_and_min_p_one() -> None:
     assert distribution_of(largest) == {1: 0.5, 3: 0.5}
 
 
-# Made once with transformers 5.24.0's LogitsProcessor classes (torch 2.13.0, CPU) on these logits with ids
-# [1, 3, 3], softmax in float64. RepetitionPenaltyLogitsProcessor(1.3), TemperatureLogitsWarper(0.7),
-# TopKLogitsWarper(3), TopPLogitsWarper(0.8), MinPLogitsWarper(0.1); for the last row penalty 1.3, temperature 0.9, min-p 0.05, top-k 5 and
-# top-p 0.85, in this order.
+# Made once with transformers 5.24.0's LogitsProcessor classes (torch 2.13.0, CPU) on these logits with ids [1, 3, 3],
+# softmax in float64: RepetitionPenaltyLogitsProcessor(1.3), TemperatureLogitsWarper(0.7), TopKLogitsWarper(3),
+# TopPLogitsWarper(0.8), MinPLogitsWarper(0.1). For the last row: penalty 1.3, temperature 0.9, min-p 0.05, top-k 5
+# and top-p 0.85, in this order.
 TRANSFORMERS_LOGITS = [2.0, -2.0, 0.5, 3.25, -1.0, 0.5, 1.75, -0.25]
 TRANSFORMERS_PENALISED = [2.0, -2.5999999046325684, 0.5, 2.5, -1.0, 0.5, 1.75, -0.25]
 TRANSFORMERS_ROWS: list[tuple[dict[str, Any], list[float]]] = [
