@@ -80,6 +80,7 @@ class Conversation:
 def _scripted(conversation: Conversation, quiet: bool) -> int:
     """Each line is a turn; the first failure ends the script with its sentence."""
     code = 0
+    sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
     try:
         for line in sys.stdin:
             text = line.rstrip("\r\n")
@@ -106,13 +107,14 @@ def _interactive(conversation: Conversation, quiet: bool) -> int:
     while True:
         try:
             text = input(PROMPT)
+            text.encode("utf-8")  # bytes that are no UTF-8 arrive as half surrogate pairs
         except EOFError:
             print()
             return 0
         except KeyboardInterrupt:
             print()
             continue
-        except UnicodeDecodeError:
+        except UnicodeError:
             _complain("that line is not valid UTF-8")
             continue
         try:

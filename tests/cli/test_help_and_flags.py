@@ -1,0 +1,157 @@
+"""Help is quick and whole, and every field of the dataclasses is a flag that reaches its place."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import MISSING, fields
+from typing import Any
+
+import pytest
+from command_line import run, run_here
+
+from pellucid.cli.flags import flag
+from pellucid.cli.generate import DEFAULT_MAX_TOKENS
+from pellucid.cli.verbs import SUBVERBS, VERBS
+from pellucid.config import EngineArgs
+from pellucid.sampling_params import SamplingParams
+
+PREFACE = "import sys; from pellucid.cli.main import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+
+
+def test_help_lists_every_verb(capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["-h"], ["help"], []):
+        result = run_here(capfd, *arguments)
+        assert result.code == 0
+        for name, verb in VERBS.items():
+            assert name in result.out
+            assert verb.help.split(";")[0] in " ".join(result.out.split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    import subprocess
+
+    path = [p for p in sys.path if p]
+    script = f"import sys; sys.path[:0] = {path!r}\n{PREFACE}"
+    loaded = set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stderr.split())
+    assert not loaded & {
+        "numpy",
+        "typer",
+        "click",
+        "rich",
+        "tokenizers",
+        "jinja2",
+        "huggingface_hub",
+        "dataclasses_json",
+    }
+
+
+def test_help_is_quick() -> None:
+    def once() -> float:
+        began = time.perf_counter()
+        assert run("--help").code == 0
+        return time.perf_counter() - began
+
+    assert min(once() for _ in range(5)) < 0.3
+
+
+@pytest.mark.parametrize("verb", [*(v for v in VERBS if v not in SUBVERBS), "bench latency"])
+def test_every_verb_has_help(capfd: pytest.CaptureFixture[str], verb: str) -> None:
+    result = run_here(capfd, *verb.split(), "--help")
+    assert result.code == 0
+    assert f"Usage: pellucid {verb}" in result.out
+    assert "--help" in result.out
+
+
+def test_help_shows_every_field_with_its_default(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    text = " ".join(run_here(capfd, "generate", "--help").out.split())
+    for field in (*fields(SamplingParams), *fields(EngineArgs)):
+        assert f"{flag(field.name)} " in text
+        if field.name != "seed":  # both have one; the flag is the request's
+            assert field.metadata["help"] in text, field.name
+        if isinstance(field.default, (int, float, str)) and not isinstance(field.default, bool):
+            assert f"[default: {field.default}]" in text
+    assert f"[default: {DEFAULT_MAX_TOKENS}]" in text
+    assert "-m, --model" in text
+    assert "-t, --threads" in text
+
+
+def test_version(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_here(capfd, "--version").out.startswith("pellucid ")
+
+
+GIVEN = {
+    "n": ("2", 2),
+    "temperature": ("0.5", 0.5),
+    "top_k": ("5", 5),
+    "top_p": ("0.9", 0.9),
+    "min_p": ("0.1", 0.1),
+    "repetition_penalty": ("1.1", 1.1),
+    "frequency_penalty": ("0.2", 0.2),
+    "presence_penalty": ("0.3", 0.3),
+    "seed": ("7", 7),
+    "max_tokens": ("3", 3),
+    "min_tokens": ("1", 1),
+    "stop": ("###", ["###"]),
+    "stop_token_ids": ("4,5", [4, 5]),
+    "include_stop_str_in_output": (None, True),
+    "ignore_eos": (None, True),
+    "logit_bias": ("10=-1.5,11=2", {"10": -1.5, "11": 2.0}),
+    "allowed_token_ids": ("8,9,10,11", [8, 9, 10, 11]),
+    "banned_token_ids": ("8", [8]),
+    "logprobs": ("1", 1),
+    "prompt_logprobs": ("0", 0),
+    "skip_special_tokens": (False, False),
+}
+
+
+def test_every_sampling_field_arrives(verbs: Any) -> None:
+    assert GIVEN.keys() == {field.name for field in fields(SamplingParams)}, "a new field needs a flag and a value here"
+    arguments: list[str] = []
+    for name, (text, _) in GIVEN.items():
+        arguments += (
+            [flag(name), text] if isinstance(text, str) else [flag(name) if text is None else f"--no{flag(name)[1:]}"]
+        )
+    result = verbs("generate", "Once upon a time", "--json", *arguments)
+    assert result.code == 0, result
+    assert json.loads(result.out)["sampling_params"] == {name: value for name, (_, value) in GIVEN.items()}
+
+
+def test_every_engine_field_arrives(verbs: Any) -> None:
+    given = {f.name: 16 for f in fields(EngineArgs) if "int" in str(f.type)} | {
+        "backend": "reference",
+        "kv_cache_dtype": "float32",
+    }
+    del given["seed"]  # --seed is the request's
+    arguments = [part for name, value in given.items() for part in (flag(name), str(value))]
+    assert verbs("generate", "Once", "--max-tokens", "1", "-m", "smollm2:135m", *arguments).code == 0
+    assert verbs.engine == {"model": "smollm2:135m", **given}
+    assert {f.name for f in fields(EngineArgs)} - verbs.engine.keys() == {"seed"}
+    assert EngineArgs(**verbs.engine)
+
+
+def test_what_is_not_given_keeps_its_default(verbs: Any) -> None:
+    params = json.loads(verbs("generate", "Once", "--json", "--max-tokens", "1").out)["sampling_params"]
+    assert verbs.engine == {}
+    for field in fields(SamplingParams):
+        if field.name != "max_tokens" and field.default is not MISSING:
+            assert params[field.name] == (list(field.default) if isinstance(field.default, tuple) else field.default)
+
+
+def test_presets_and_flags_beside_them(verbs: Any) -> None:
+    params = json.loads(
+        verbs("generate", "Once", "--json", "--max-tokens", "1", "--preset", "factual", "--top-k=3").out
+    )
+    chosen = params["sampling_params"]
+    assert (chosen["temperature"], chosen["top_p"], chosen["top_k"]) == (0.3, 0.9, 3)
+
+
+def test_underscores_and_short_flags(verbs: Any) -> None:
+    result = verbs("generate", "Once", "--json", "--max_tokens=1", "--top_k", "2", "-n", "2", "-t", "1")
+    chosen = json.loads(result.out)["sampling_params"]
+    assert (chosen["max_tokens"], chosen["top_k"], chosen["n"]) == (1, 2, 2)
+    assert verbs.engine == {"threads": 1}
