@@ -98,7 +98,7 @@ void attend_split_as(const AttendTask& task, int64_t split, SoftmaxState* states
   for (int i = 0; i < n; ++i) {
     first[i] = task.lo[i] > start ? task.lo[i] - start : 0;
     last[i] = task.hi[i] - start < kSplit ? task.hi[i] - start : kSplit;
-    if (last[i] <= first[i]) first[i] = last[i] = 0;
+    if (last[i] <= first[i]) first[i] = kSplit, last[i] = 0;  // nothing: drops out of every minimum and maximum
     else lo = first[i] < lo ? first[i] : lo, hi = last[i] > hi ? last[i] : hi;
   }
   const V16 scale = vset1(task.scale);
@@ -117,7 +117,7 @@ void attend_split_as(const AttendTask& task, int64_t split, SoftmaxState* states
     o[i] = out + i * dim;
     float* s = scores[i];
     states[i] = {0.0f, 0.0f};
-    if (last[i] == 0) {  // nothing to see here; its weights must still read as zero beside other rows
+    if (last[i] == 0) {  // its weights must read as zero beside those of other rows
       for (int64_t t = 16 * block0; t < 16 * block1; ++t) s[t] = 0.0f;
       continue;
     }

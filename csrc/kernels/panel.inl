@@ -8,6 +8,10 @@ namespace {
 
 using pellucid::kFormats;
 
+constexpr size_t kPrefetchAhead = 4096;
+
+inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+
 template <bool WIDE>
 inline V16 load_scales(const uint8_t* p) {
   if constexpr (WIDE) return vload(reinterpret_cast<const float*>(p));
@@ -53,6 +57,10 @@ inline void int_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t*
     row[m] = {rows + static_cast<size_t>(m) * stride, columns};
   }
   for (int64_t u = 0; u < units; ++u) {
+    // Few rows wait for memory, not for arithmetic: ask for what comes a few kilobytes later (the next panels follow).
+    if constexpr (M <= 4)
+      for (size_t line = 0; line < unit_bytes; line += 64)
+        prefetch(panel + static_cast<size_t>(u) * unit_bytes + line + kPrefetchAhead);
     const Codes c = unpack<CODE>(panel + static_cast<size_t>(u) * unit_bytes, table);
     if constexpr (GROUP == 32) {
       const V16 s = load_scales<WIDE>(scales + static_cast<size_t>(u) * scale_step);
