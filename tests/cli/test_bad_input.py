@@ -35,6 +35,7 @@ PROMPT = "The capital of France is"
         ),
         (["--top-p"], "option '--top-p' requires an argument; see `pellucid generate --help`"),
         (["another prompt"], "unexpected extra argument"),
+        (["- a list item"], "a text that begins with - must come after --"),
     ],
 )
 def test_bad_flags(capfd: pytest.CaptureFixture[str], flags: list[str], sentence: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from command_line import run
 
 from pellucid.cli import console
+from pellucid.cli.streaming import Streamed
 from pellucid.cli.tokenize import visible
 from pellucid.engine.llm import LLM
 from pellucid.sampling_params import SamplingParams
@@ -255,3 +256,17 @@ def test_chat_at_a_terminal(smollm2_path: Path) -> None:
     os.write(ours, b"\x04")
     assert process.wait(timeout=30) == 0
     os.close(ours)
+
+
+def test_ctrl_c_while_printing_aborts_the_request(shared_llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(text: str) -> None:
+        if text != "\n":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(console, "write", interrupt)
+    stream = shared_llm.stream(PROMPT, SamplingParams(temperature=0, max_tokens=50))
+    streamed = Streamed(stream)
+    streamed.show()
+    assert streamed.interrupted
+    assert not shared_llm.engine.has_unfinished_requests()
+    assert list(stream) == []

@@ -29,10 +29,10 @@ def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON instead 
         )
     for row in rows:
         name = f"{row['name']} *" if row["name"] == DEFAULT_MODEL else row["name"]
-        size = row["size"] if row["size"] is not None else row["download_size"]
-        table.add_row(
-            name, row["state"], format_bytes(size), row["description"] or str(row["path"]), row["licence"] or ""
-        )
+        size = format_bytes(row["size"] if row["size"] is not None else row["download_size"])
+        if row["state"] == "partial" and row["download_size"]:
+            size += f" of {format_bytes(row['download_size'])}"
+        table.add_row(name, row["state"], size, row["description"] or str(row["path"]), row["licence"] or "")
     console.print_rich(table)
     print(f"\ncache: {cache_folder()}")
 

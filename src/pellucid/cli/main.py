@@ -113,7 +113,10 @@ def _invoke(verb: Verb, program: str, arguments: list[str]) -> int:
     except Exception as error:
         if not _is_usage_error(error):
             raise
-        raise UsageError(_usage_sentence(error, function, program)) from error
+        sentence = _usage_sentence(error, function, program)
+        if "--" not in arguments and any(a.startswith("-") and " " in a for a in arguments):
+            sentence += "; a text that begins with - must come after --"
+        raise UsageError(sentence) from error
     return int(function(**parsed[0]) or 0) if parsed else 0  # nothing is parsed when --help was asked for
 
 

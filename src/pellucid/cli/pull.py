@@ -21,7 +21,12 @@ def pull(
     """What was fetched is checked against its sha256 and kept; a pull that was interrupted goes on where it was."""
     from pellucid.model_store.progress import SilentProgress
 
-    path = pull_model(name, SilentProgress() if quiet else console.progress())
+    try:
+        path = pull_model(name, SilentProgress() if quiet else console.progress())
+    except KeyboardInterrupt:
+        if not quiet:
+            console.say(f"stopped; finished parts are kept, and `pellucid pull {name}` goes on from there")
+        raise
     if not quiet:
         console.say(f"{name} is ready ({format_bytes(path.stat().st_size)})")
     print(path)
