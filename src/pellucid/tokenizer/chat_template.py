@@ -68,8 +68,8 @@ class ChatTemplate:
         if continue_final_message and add_generation_prompt:
             raise InvalidParameterError(
                 "continue_final_message",
-                "continue_final_message and add_generation_prompt exclude each other: the first leaves the last message "
-                "open, the second opens a new one",
+                "continue_final_message and add_generation_prompt exclude each other: the first leaves the last "
+                "message open, the second opens a new one",
             )
         data = {
             **{name: _plain(value, name) for name, value in variables.items()},
@@ -92,11 +92,12 @@ class ChatTemplate:
     def _run(self, data: dict[str, Any]) -> str:
         import jinja2
 
-        from .template_environment import LimitError, RaisedByTemplate, compile_template, render
+        from .template_environment import RaisedInTemplateError, compile_template, render
+        from .template_limits import LimitError
 
         try:
             return render(compile_template(self.source), data)
-        except RaisedByTemplate as error:
+        except RaisedInTemplateError as error:
             raise ChatTemplateError(str(error)) from None
         except LimitError as error:
             raise ChatTemplateError(f"the chat template was stopped: {error}") from None

@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # multipliers", 2022); odd, so that it has an inverse.
 _BASE = 0xD1342543DE82EF95
 _BASE_INVERSE = pow(_BASE, -1, 1 << 64)
-_TABLE_BITS = 24
+_TABLE_BITS = 22
 
 
 def merges_from_scores(
@@ -28,8 +28,8 @@ def merges_from_scores(
 
     tokens, scores: of the whole vocabulary, indexed by id. mergeable: the ids that take part (normal pieces).
 
-    A vocabulary of 262,144 pieces has 1.4 million places to cut, so the halves are first looked up by hash in bulk;
-    the pairs that remain are compared as text, which makes the result exact.
+    A vocabulary of 262,144 pieces has 1.4 million places to cut, too many for a look-up each, so halves are found by
+    a 64-bit hash in bulk. Should two texts ever share a hash, the library refuses the pair whose join is no piece.
     """
     order = np.asarray(mergeable, dtype=np.int64)
     order = order[np.argsort(-scores[order], kind="stable")]
@@ -46,29 +46,41 @@ def merges_from_scores(
         return (prefix_sums[last] - prefix_sums[first]) * inverse_powers[first]
 
     # Every inner position of every piece, from the last one to the first: the longest left half comes first.
-    cuts = lengths - 1
-    piece_of_cut = np.repeat(np.arange(len(pieces)), cuts)
-    cut = ends[piece_of_cut] - 1 - (np.arange(len(piece_of_cut)) - np.repeat(np.cumsum(cuts) - cuts, cuts))
-    piece_hashes = hashes(starts, ends)
-    left = hashes(starts[piece_of_cut], cut)
-    right = hashes(cut, ends[piece_of_cut])
-    # A table of one bit per hash prefix throws out most of the cuts at the price of one indexing each.
-    shift = np.uint64(64 - _TABLE_BITS)
-    table = np.zeros(1 << _TABLE_BITS, dtype=np.bool_)
-    table[piece_hashes >> shift] = True
-    likely = np.flatnonzero(table[left >> shift] & table[right >> shift])
-
-    by_hash = np.argsort(piece_hashes, kind="stable")
-    sorted_hashes = piece_hashes[by_hash]
-    found_left = by_hash[np.minimum(np.searchsorted(sorted_hashes, left[likely]), len(pieces) - 1)]
-    found_right = by_hash[np.minimum(np.searchsorted(sorted_hashes, right[likely]), len(pieces) - 1)]
-    real = (piece_hashes[found_left] == left[likely]) & (piece_hashes[found_right] == right[likely])
-    whole = piece_of_cut[likely][real]
-    pairs = zip(found_left[real].tolist(), found_right[real].tolist(), whole.tolist(), strict=True)
-    merges = [(pieces[a], pieces[b]) for a, b, joined in pairs if pieces[a] + pieces[b] == pieces[joined]]
+    cuts = np.maximum(lengths - 1, 0)
+    whole = np.repeat(np.arange(len(pieces)), cuts)
+    cut = ends[whole] - 1 - (np.arange(len(whole)) - np.repeat(np.cumsum(cuts) - cuts, cuts))
+    known = _HashTable(hashes(starts, ends))
+    left = known.find(hashes(starts[whole], cut))
+    kept = np.flatnonzero(left >= 0)
+    left, whole, cut = left[kept], whole[kept], cut[kept]
+    right = known.find(hashes(cut, ends[whole]))
+    real = (right >= 0) & (lengths[left] + lengths[right] == lengths[whole])
+    left_pieces, right_pieces = (map(pieces.__getitem__, half[real].tolist()) for half in (left, right))
+    merges = list(zip(left_pieces, right_pieces, strict=True))
     if np.unique(scores[order]).size < len(order):
-        merges = _break_ties(merges, {piece: float(scores[i]) for i, piece in zip(order.tolist(), pieces, strict=True)})
+        merges = _break_ties(merges, scores[order][whole[real]])
     return merges
+
+
+class _HashTable:
+    """Index of each hash of an array, found in bulk."""
+
+    def __init__(self, hashes: Array) -> None:
+        self._hashes = hashes
+        self._shift = np.uint64(64 - _TABLE_BITS)
+        self._table = np.full(1 << _TABLE_BITS, -1, dtype=np.int32)
+        self._table[hashes >> self._shift] = np.arange(len(hashes), dtype=np.int32)
+        self._sorted_at = np.argsort(hashes)
+        self._sorted = hashes[self._sorted_at]
+
+    def find(self, wanted: Array) -> Array:
+        """The index of each wanted hash, -1 where there is none."""
+        found: Array = self._table[wanted >> self._shift]
+        wrong = np.flatnonzero((self._hashes[found] != wanted) & (found >= 0))
+        # Two hashes in one place of the table: the few left are looked up in order.
+        at = self._sorted_at[np.minimum(np.searchsorted(self._sorted, wanted[wrong]), len(self._sorted) - 1)]
+        found[wrong] = np.where(self._hashes[at] == wanted[wrong], at, -1)
+        return found
 
 
 def _prefix_sums(text: str) -> tuple[Array, Array]:
@@ -83,6 +95,7 @@ def _prefix_sums(text: str) -> tuple[Array, Array]:
     return sums, np.cumprod(inverse_powers, dtype=np.uint64)
 
 
-def _break_ties(merges: list[tuple[str, str]], scores: dict[str, float]) -> list[tuple[str, str]]:
+def _break_ties(merges: list[tuple[str, str]], scores: Array) -> list[tuple[str, str]]:
     """Equal scores: the longer left half, then the longer right half, is merged first."""
-    return sorted(merges, key=lambda pair: (-scores[pair[0] + pair[1]], -len(pair[0]), -len(pair[1])))
+    left, right = (np.array([len(pair[side]) for pair in merges], dtype=np.int64) for side in (0, 1))
+    return [merges[i] for i in np.lexsort((-right, -left, -scores)).tolist()]

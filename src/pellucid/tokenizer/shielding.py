@@ -18,12 +18,18 @@ from .special_tokens import SpecialTokenScanner
 
 # Templates may change case (`role | upper`), so control strings count in any case; the four odd characters are those
 # outside ASCII whose upper or lower case is an ASCII letter.
-_FOLD = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)} | {0x212A: "k", 0x017F: "s", 0x0131: "i", 0x0130: "i"}
+_FOLD: dict[int, int | str] = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+_FOLD |= {0x212A: "k", 0x017F: "s", 0x0131: "i", 0x0130: "i"}
 _PRIVATE_USE = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE), range(0xE000, 0xF900))
+
+Span = tuple[int, int]
 
 
 class Shield:
-    """Marks for one rendering, chosen so that they occur nowhere in `data` or `template`."""
+    """Marks for one rendering, chosen so that they occur nowhere in `data` or `template`.
+
+    tail is one more such character, for the caller's own use.
+    """
 
     def __init__(self, control_strings: Mapping[str, int], template: str, data: Any) -> None:
         folded = {text.translate(_FOLD): token_id for text, token_id in control_strings.items()}
@@ -31,7 +37,8 @@ class Shield:
         self._heads = {text[:n] for text in folded for n in range(1, len(text))}
         self._tails = {text[n:] for text in folded for n in range(1, len(text))}
         self._longest = max(map(len, folded), default=0)
-        self.begin, self.end, self.seam, self.tail = _unused_characters(4, template, data)
+        self._marked: set[str] = set()
+        self._begin, self._end, self._seam, self.tail = _unused_characters(4, template, data)
 
     def protect(self, value: Any) -> Any:
         """A copy of `value` (strings, lists and mappings, keys too) with its control strings between marks."""
@@ -47,40 +54,85 @@ class Shield:
         folded = text.translate(_FOLD)
         parts, at = [], 0
         for begin, end, _ in self._scanner.matches(folded):
-            parts += [text[at:begin], self.begin, text[begin:end], self.end]
+            self._marked.add(folded[begin:end])
+            begin, end = _with_inner_space(text, at, begin, end)
+            parts += [text[at:begin], self._begin, text[begin:end], self._end]
             at = end
         parts.append(text[at:])
         # Half a control string at an edge could meet its other half in the next message: a seam keeps them apart.
         edge = range(1, min(self._longest, len(folded)) + 1)
         if any(folded[-n:] in self._heads for n in edge):
-            parts.append(self.seam)
+            parts.append(self._seam)
         if any(folded[:n] in self._tails for n in edge):
-            parts.insert(0, self.seam)
+            parts.insert(0, self._seam)
         return "".join(parts)
 
-    def reveal(self, rendered: str) -> tuple[str, list[tuple[int, int]]]:
-        """The text without marks, and the spans (begin, end) that must stay text.
+    def reveal(self, rendered: str) -> tuple[str, list[Span]]:
+        """The text without marks, and the spans (begin, end), ascending, that must stay text.
 
-        A template may cut a string between its marks; a control string that still touches one mark stays text too.
+        An empty span (n, n) forbids a control token across position n. Templates may cut a string between its marks;
+        a control string next to the mark that is left stays text.
         """
-        text: list[str] = []
-        spans: list[tuple[int, int]] = []
-        length, opened = 0, -1
-        for part, mark in _split_at(rendered, {self.begin, self.end, self.seam, self.tail}):
-            text.append(part)
+        parts, marks, length = [], [], 0
+        for part, mark in _split_at(rendered, {self._begin, self._end, self._seam}):
+            parts.append(part)
             length += len(part)
-            if mark == self.end and opened >= 0:
-                spans.append((opened, length))
-                opened = -1
-            elif mark is not None:
-                if opened >= 0:
-                    spans.append((opened, opened))
-                opened = length if mark == self.begin else -1
-                if mark != self.begin:
-                    spans.append((length, length))
-        if opened >= 0:
-            spans.append((opened, opened))
-        return "".join(text), spans
+            if mark is not None:
+                marks.append((length, mark))
+        text = "".join(parts)
+        return text, _merged(self._spans(text, marks)) if marks else []
+
+    def _spans(self, text: str, marks: list[tuple[int, str]]) -> Iterator[Span]:
+        index = 0
+        while index < len(marks):
+            begin, mark = marks[index]
+            index += 1
+            if mark == self._begin and index < len(marks) and marks[index][1] == self._end:
+                end = marks[index][0]
+                if text[begin:end].strip().translate(_FOLD) in self._marked:
+                    yield begin, end
+                    index += 1
+                    continue
+            yield self._span_at_lone_mark(text, begin, mark)
+
+    def _span_at_lone_mark(self, text: str, at: int, mark: str) -> Span:
+        if mark == self._end:
+            last = at
+            while last > 0 and text[last - 1].isspace():
+                last -= 1
+            sizes = (n for n in self._sizes() if text[max(last - n, 0) : last].translate(_FOLD) in self._marked)
+            return last - next(sizes, last - at), at
+        if mark == self._begin:
+            first = at
+            while first < len(text) and text[first].isspace():
+                first += 1
+            sizes = (n for n in self._sizes() if text[first : first + n].translate(_FOLD) in self._marked)
+            return at, first + next(sizes, at - first)
+        return at, at
+
+    def _sizes(self) -> list[int]:
+        return sorted({len(text) for text in self._marked}, reverse=True)
+
+
+def _with_inner_space(text: str, at: int, begin: int, end: int) -> Span:
+    """Take white space around a control string between the marks too, so that a template that splits there and trims
+    what is left finds the space at the edge; not at the edges of the text, where the whole is trimmed."""
+    first, last = begin, end
+    while first > at and text[first - 1].isspace():
+        first -= 1
+    while last < len(text) and text[last].isspace():
+        last += 1
+    return (begin if first == 0 else first), (end if last == len(text) else last)
+
+
+def _merged(spans: Iterator[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for begin, end in sorted(spans):
+        if merged and begin < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
+    return merged
 
 
 def _split_at(text: str, marks: set[str]) -> Iterator[tuple[str, str | None]]:
@@ -94,11 +146,10 @@ def _split_at(text: str, marks: set[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _unused_characters(count: int, template: str, data: Any) -> list[str]:
-    used: set[str] = set()
+    used = set(template)
     for text in _strings(data):
         if not text.isascii():
             used.update(text)
-    used.update(template)
     free = (chr(code) for block in _PRIVATE_USE for code in block if chr(code) not in used)
     found = [character for character, _ in zip(free, range(count), strict=False)]
     if len(found) < count:

@@ -15,6 +15,9 @@ _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _BYTE_OF_CHARACTER = {byte: byte for byte in _PRINTABLE}
 _BYTE_OF_CHARACTER |= {256 + n: byte for n, byte in enumerate(b for b in range(256) if b not in set(_PRINTABLE))}
 
+# The tokens of Phi-3 that do not swallow white space after them.
+_KEEPS_SPACE_AFTER = ("<unk>", "<s>", "<|endoftext|>")
+
 
 class Piece(NamedTuple):
     """One token of a text: its id, its bytes and whether it is a special token."""
@@ -47,10 +50,14 @@ class Tokenizer:
         self.chat_templates = vocabulary.chat_templates
         self.chat_template = vocabulary.chat_templates.get("default")
         self.special_tokens = self._of_kinds(CONTROL, UNKNOWN)
+        self._sentencepiece = vocabulary.model == "llama"
         user_defined = self._of_kinds(USER_DEFINED)
+        if self._sentencepiece:
+            user_defined = {text.replace(SPACE_MARK, " "): i for text, i in user_defined.items()}
+        # SentencePiece takes a written `▁` for a space, also where runs of spaces are tokens of their own (Gemma).
+        self._marks_are_spaces = self._sentencepiece and not any(SPACE_MARK in text for text in self.special_tokens)
         self._user_defined_scanner = SpecialTokenScanner(user_defined)
         self._scanner = SpecialTokenScanner(user_defined | self.special_tokens)
-        self._sentencepiece = vocabulary.model == "llama"
         self._backend = build_backend(vocabulary)
         self._bytes: dict[int, bytes] = {}
 
@@ -64,8 +71,7 @@ class Tokenizer:
         return cls(read_vocabulary(metadata))
 
     def _of_kinds(self, *kinds: int) -> dict[str, int]:
-        wanted = set(kinds)
-        return {self._tokens[i]: i for i, kind in enumerate(self._kinds) if kind in wanted}
+        return {self._tokens[i]: i for i in self._vocabulary.ids_of_kinds(*kinds)}
 
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
         """The ids of `text`.
@@ -90,12 +96,14 @@ class Tokenizer:
         that no control token may lie across position n.
         """
         _check_text(text)
+        if self._marks_are_spaces:
+            text = text.replace(SPACE_MARK, " ")
         ids: list[int] = []
         at, after_special = 0, True
         for begin, end, token_id in self._special_matches(text, protected, parse_special):
             self._encode_plain(text[at:begin], after_special, ids)
             ids.append(token_id)
-            at, after_special = self._end_of_special(text, end), True
+            at, after_special = self._end_of_special(text, end, token_id), True
         self._encode_plain(text[at:], after_special, ids)
         if add_special_tokens and self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
@@ -108,8 +116,8 @@ class Tokenizer:
             prefix = " " if after_special and self.add_space_prefix else ""
             ids.extend(self._backend.encode(prefix + text, add_special_tokens=False).ids)
 
-    def _end_of_special(self, text: str, end: int) -> int:
-        if self._vocabulary.strips_after_special:
+    def _end_of_special(self, text: str, end: int, token_id: int) -> int:
+        if self._vocabulary.strips_after_special and self._tokens[token_id] not in _KEEPS_SPACE_AFTER:
             while end < len(text) and text[end].isspace():
                 end += 1
         return end
@@ -135,9 +143,7 @@ class Tokenizer:
             yield begin, end, token_id
             at = end
 
-    def decode(
-        self, ids: Iterable[int], *, skip_special_tokens: bool = True, strip_prefix_space: bool = True
-    ) -> str:
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, strip_prefix_space: bool = True) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD.
 
         strip_prefix_space: SentencePiece models with add_space_prefix put a space before every text; it is dropped
@@ -158,7 +164,7 @@ class Tokenizer:
 
     def _spell(self, token_id: int) -> bytes:
         token, kind = self._tokens[token_id], self._kinds[token_id]
-        if kind in (CONTROL, UNKNOWN, USER_DEFINED):
+        if kind in (CONTROL, UNKNOWN) or (kind == USER_DEFINED and not self._sentencepiece):
             return token.encode("utf-8", "surrogateescape")
         if self._sentencepiece:
             if kind == BYTE or (len(token) == 6 and token.startswith("<0x") and kind != NORMAL):

@@ -71,6 +71,18 @@ class Vocabulary:
     strips_after_special: bool
     chat_templates: dict[str, str]
 
+    def ids_of_kinds(self, *kinds: int) -> list[int]:
+        """The ids of all tokens of these kinds, ascending."""
+        wanted: list[int] = np.flatnonzero(np.isin(np.asarray(self.kinds), kinds)).tolist()
+        return wanted
+
+    def pieces_without(self, *kinds: int) -> dict[str, int]:
+        """Text to id of all tokens but those of these kinds."""
+        pieces = dict(self.index)
+        for token_id in self.ids_of_kinds(*kinds):
+            pieces.pop(self.tokens[token_id], None)
+        return pieces
+
 
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     """Check the `tokenizer.*` keys of `metadata` and gather them.
@@ -86,10 +98,10 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     tokens = _tokens(metadata)
     kinds = _kinds(metadata, len(tokens))
     # Only the byte-level models are cut by rules that differ from file to file.
-    pre_name = str(metadata.get("tokenizer.ggml.pre") or "default") if model == "gpt2" else "none"
-    pre_tokenizer = pre_tokenizer_named(pre_name)
     sentencepiece = model == "llama"
-    index = {token: token_id for token_id, token in enumerate(tokens)}
+    pre_name = str(metadata.get("tokenizer.ggml.pre") or "default")
+    pre_tokenizer = PreTokenizer("none") if sentencepiece else pre_tokenizer_named(pre_name)
+    index = dict(zip(tokens, range(len(tokens)), strict=True))
     ids = _SpecialIds(metadata, tokens, kinds)
     defaults = (1, 2, 0) if sentencepiece else (None, None, None)
     eos_id = ids.read("eos", defaults[1])
@@ -117,7 +129,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
 
 def _tokens(metadata: Mapping[str, Any]) -> list[str]:
     tokens = metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, (list, tuple)) or not tokens or not all(isinstance(token, str) for token in tokens):
+    if not isinstance(tokens, (list, tuple)) or not tokens or set(map(type, tokens)) != {str}:
         raise ModelFileError("tokenizer.ggml.tokens is missing or is not a list of strings; the file has no vocabulary")
     return list(tokens)
 
@@ -128,7 +140,7 @@ def _kinds(metadata: Mapping[str, Any], count: int) -> list[int]:
         return [NORMAL] * count
     if len(kinds) != count:
         raise ModelFileError(f"tokenizer.ggml.token_type has {len(kinds)} entries, but there are {count} tokens")
-    return [int(kind) for kind in (kinds.tolist() if isinstance(kinds, np.ndarray) else kinds)]
+    return kinds.tolist() if isinstance(kinds, np.ndarray) else [int(kind) for kind in kinds]
 
 
 def _scores(metadata: Mapping[str, Any], count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
