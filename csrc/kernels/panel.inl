@@ -8,7 +8,7 @@ namespace {
 
 using pellucid::kFormats;
 
-constexpr size_t kPrefetchAhead = 4096;
+constexpr size_t kPrefetchAhead = 8192;
 
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 
@@ -47,6 +47,8 @@ inline void int_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t*
                            size_t stride, float* out) {
   constexpr size_t unit_bytes = CODE == Code::Bits8 ? 512 : CODE == Code::Bits6 ? 384 : CODE == Code::Bits5 ? 320 : 256;
   constexpr size_t scale_step = 16 * (WIDE ? 4 : 2);
+  // Codes, scales and minima of one unit: what one step takes from the panel on average.
+  constexpr size_t stream_bytes = unit_bytes + (32 / GROUP) * scale_step * (CENTER < 0 ? 2 : 1);
   const int64_t units = columns / 32;
   const uint8_t* scales = panel + static_cast<size_t>(units) * unit_bytes;
   const uint8_t* minima = scales + static_cast<size_t>(columns / GROUP) * scale_step;
@@ -59,8 +61,8 @@ inline void int_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t*
   for (int64_t u = 0; u < units; ++u) {
     // Few rows wait for memory, not for arithmetic: ask for what comes a few kilobytes later (the next panels follow).
     if constexpr (M <= 4)
-      for (size_t line = 0; line < unit_bytes; line += 64)
-        prefetch(panel + static_cast<size_t>(u) * unit_bytes + line + kPrefetchAhead);
+      for (size_t line = 0; line < stream_bytes; line += 64)
+        prefetch(panel + static_cast<size_t>(u) * stream_bytes + line + kPrefetchAhead);
     const Codes c = unpack<CODE>(panel + static_cast<size_t>(u) * unit_bytes, table);
     if constexpr (GROUP == 32) {
       const V16 s = load_scales<WIDE>(scales + static_cast<size_t>(u) * scale_step);
