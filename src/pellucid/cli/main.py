@@ -79,7 +79,7 @@ def _find(program: str, verbs: dict[str, Verb], name: str) -> Verb:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5) if len(name) > 2 else []
     return f", did you mean {close[0]}?" if close else ""
 
 
