@@ -56,15 +56,21 @@ def test_lower_priority_gives_way() -> None:
 
 
 def test_prompt_logprobs_survive_preemption_each_row_once() -> None:
-    engine = make_engine(num_blocks=8, max_model_len=120, max_num_batched_tokens=9)
-    params = SamplingParams(prompt_logprobs=1, max_tokens=80, ignore_eos=True, n=2)
-    engine.add_request("first", PROMPT, SamplingParams(max_tokens=90, ignore_eos=True))
-    for _ in range(4):
+    """The prompt is taken in so slowly that the older answers need its blocks before it is done."""
+    engine = make_engine(num_blocks=9, max_model_len=64, max_num_batched_tokens=3)
+    for name in ("old", "older"):
+        engine.add_request(name, PROMPT[:14], SamplingParams(max_tokens=50, ignore_eos=True))
+    for _ in range(12):
         engine.step()
-    outputs = run(engine, {"x": (PROMPT, params)})
-    assert outputs["x"].metrics.num_preemptions > 0
-    rows = outputs["x"].prompt_logprobs or []
-    expected = naive_prompt_logprobs(PROMPT, 1)
+    prompt = PROMPT + PROMPT[:20]
+    engine.add_request("x", prompt, SamplingParams(prompt_logprobs=1, max_tokens=5, ignore_eos=True, n=2))
+    first = next(request for request in engine.scheduler.waiting if request.request_id == "x")
+    while first.num_preemptions == 0:
+        assert not any(output.request_id == "x" for output in engine.step())
+    assert 0 < first.num_prompt_rows_reported < len(prompt) - 1, "preempted in the middle of its prompt"
+    output = drain(engine)["x"]
+    rows = output.prompt_logprobs or []
+    expected = naive_prompt_logprobs(prompt, 1)
     assert [row and [(i, lp.logprob, lp.rank) for i, lp in row.items()] for row in rows] == expected
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mock_model import EOS, IM_END, LETTERS, ByteTokenizer, make_engine
@@ -23,8 +24,8 @@ def random_params(rng: random.Random, room: int) -> SamplingParams:
         "temperature": rng.choice((0.0, 0.7, 1.0, 1.5)),
         "seed": rng.choice((None, rng.randrange(2**40))),
         "max_tokens": rng.choice((None, 1, rng.randint(1, room))),
-        "stop": rng.sample(STOPS, rng.choice((0, 0, 1, 3))),
-        "stop_token_ids": rng.choice(((), (ord("d"),), (EOS,))),
+        "stop": rng.sample(STOPS, rng.choice((0, 1, 3))),
+        "stop_token_ids": rng.choice(((), (), (ord("d"),), (EOS,))),
         "ignore_eos": rng.random() < 0.4,
         "include_stop_str_in_output": rng.random() < 0.3,
         "skip_special_tokens": rng.random() < 0.7,
@@ -33,7 +34,7 @@ def random_params(rng: random.Random, room: int) -> SamplingParams:
         "repetition_penalty": rng.choice((1.0, 1.3)),
         "logit_bias": rng.choice(({}, {259: 3.0})),
     }
-    if rng.random() < 0.5:  # a long answer, so that blocks run out
+    if rng.random() < 0.4:  # a long answer, so that blocks run out
         fields.update(max_tokens=None, stop=(), stop_token_ids=(), ignore_eos=True)
     if fields["max_tokens"]:
         fields["min_tokens"] = rng.choice((0, 0, rng.randint(0, fields["max_tokens"])))
@@ -121,19 +122,30 @@ class Run:
                 assert sum(delta.prompt_logprobs is not None for delta in self.deltas[name]) == 1
 
 
-@settings(max_examples=60)
-@given(st.integers(0, 2**32))
-def test_every_answer_is_what_it_is_alone(number: int) -> None:
+def check_schedule(number: int) -> None:
     rng = random.Random(number)
     run = Run(rng, num_requests=rng.randint(1, 10))
     run.go()
     run.check()
 
 
+@settings(max_examples=60)
+@given(st.integers(0, 2**32))
+def test_every_answer_is_what_it_is_alone(number: int) -> None:
+    check_schedule(number)
+
+
+@pytest.mark.slow
+@settings(max_examples=500)
+@given(st.integers(0, 2**32))
+def test_every_answer_is_what_it_is_alone_in_many_schedules(number: int) -> None:
+    check_schedule(number)
+
+
 def test_the_random_schedules_do_what_they_are_for() -> None:
     """Preemption, sharing, aborts, both ends and stop strings all occur among them."""
     preemptions, num_stop_strings, reasons = 0, 0, set()
-    for number in range(25):
+    for number in range(40):
         run = Run(random.Random(number), num_requests=6)
         run.go()
         run.check()
@@ -142,6 +154,6 @@ def test_the_random_schedules_do_what_they_are_for() -> None:
             reasons |= {c.finish_reason for c in total.outputs}
             num_stop_strings += sum(isinstance(c.stop_reason, str) for c in total.outputs)
     assert preemptions > 20
-    assert num_stop_strings > 5
+    assert num_stop_strings > 10
     assert reasons == {"stop", "length", "abort"}
     assert IM_END in ByteTokenizer().eos_ids

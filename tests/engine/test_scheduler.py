@@ -12,18 +12,22 @@ def make_scheduler(num_blocks: int = 8, max_num_seqs: int = 4, budget: int = 32)
     return Scheduler(KVCacheManager(num_blocks, 16), max_num_seqs, budget)
 
 
-def add(scheduler: Scheduler, key: int, num_prompt: int, *, priority: int = 0) -> Request:
-    request = Request(
+def make_request(key: int, num_prompt: int, *, priority: int = 0, params: SamplingParams | None = None) -> Request:
+    return Request(
         key=key,
         request_id=str(key),
         prompt_token_ids=[1] * num_prompt,
-        params=SamplingParams(),
+        params=params or SamplingParams(),
         seed=0,
         max_output_tokens=100,
         end_token_ids=frozenset(),
         arrival=key,
         priority=priority,
     )
+
+
+def add(scheduler: Scheduler, key: int, num_prompt: int, *, priority: int = 0) -> Request:
+    request = make_request(key, num_prompt, priority=priority)
     request.siblings.append(request)
     scheduler.add(request)
     return request
@@ -109,3 +113,60 @@ def test_a_step_that_was_not_completed_is_scheduled_again() -> None:
     second = scheduler.schedule().scheduled[0]
     assert (first.start, first.end) == (second.start, second.end) == (0, 32)
     assert scheduler.kv.pool.num_free == used
+
+
+def test_a_request_preempted_within_the_step_is_not_in_it_and_gives_its_budget_back() -> None:
+    """The answer goes first, then the more urgent prompt needs its blocks."""
+    scheduler = make_scheduler(num_blocks=7, budget=3)
+    low = add(scheduler, 0, 3, priority=1)
+    step(scheduler)
+    high = add(scheduler, 1, 80, priority=0)
+    while low.num_preemptions == 0:
+        assert high.num_tokens - high.num_computed_tokens > 1
+        entries = step(scheduler)
+    assert set(entries) == {1}
+    start, end = entries[1]
+    assert end - start == 2, "the chunk had been cut to two before; what is given back is for those after it"
+    scheduler.kv.check_integrity()
+    assert scheduler.kv.num_blocks_held(0) == 0
+
+
+def test_budget_given_back_serves_the_next() -> None:
+    scheduler = make_scheduler(num_blocks=7, budget=4)
+    low = add(scheduler, 0, 14, priority=2)
+    while not low.output_token_ids:
+        step(scheduler)
+    add(scheduler, 1, 80, priority=0)
+    slow = add(scheduler, 2, 30, priority=1)
+    scheduler.waiting.remove(slow)
+    scheduler.running.append(slow)  # it runs, but the two others use up the budget
+    slow.status = RequestStatus.RUNNING
+    while low.num_preemptions == 0:
+        entries = step(scheduler)
+    assert {key: end - start for key, (start, end) in entries.items()} == {1: 3, 2: 1}
+
+
+def test_prompt_rows_still_to_be_reported_are_not_taken_from_a_sibling() -> None:
+    scheduler = make_scheduler()
+    params = SamplingParams(n=2, prompt_logprobs=1)
+    first, second = make_request(0, 20, params=params), make_request(1, 20, params=params)
+    second.sample_index, second.arrival = 1, 0
+    first.siblings = second.siblings = [first, second]
+    scheduler.add(second)
+    assert step(scheduler) == {1: (0, 20)}
+    scheduler.add(first)
+    assert step(scheduler)[0] == (0, 20)
+    assert step(scheduler) == {0: (20, 21), 1: (21, 22)}
+
+
+def test_a_sibling_takes_the_full_blocks_of_the_prompt() -> None:
+    scheduler = make_scheduler(budget=64)
+    params = SamplingParams(n=2)
+    first, second = make_request(0, 40, params=params), make_request(1, 40, params=params)
+    second.sample_index, second.arrival = 1, 0
+    first.siblings = second.siblings = [first, second]
+    scheduler.add(first)
+    scheduler.add(second)
+    assert step(scheduler) == {0: (0, 40)}, "the second waits for the prompt"
+    assert step(scheduler) == {0: (40, 41), 1: (32, 40)}
+    assert scheduler.kv.block_table(0)[:2] == scheduler.kv.block_table(1)[:2]

@@ -70,6 +70,9 @@ def test_s28_left_out_control_tokens_count_as_wholes() -> None:
     matcher = StopStringMatcher(["a<x>b"])
     assert [matcher.push("ca"), matcher.push("<x>", is_shown=False), matcher.push("bd")] == ["c", "", ""]
     assert matcher.matched == "a<x>b"
+    matcher = StopStringMatcher(["<x>b"])
+    assert [matcher.push("<x>", is_shown=False), matcher.push("b")] == ["", ""]
+    assert matcher.matched == "<x>b"
 
 
 def test_a_stop_string_split_by_a_left_out_token_is_one_to_the_reader() -> None:
