@@ -102,18 +102,26 @@ class ModelConfig:
 class EngineArgs:
     """How an engine is set up. Names are vLLM's where vLLM has one. Checked on construction."""
 
-    model: str = field(default=DEFAULT_MODEL, metadata={"help": "Alias, Hugging Face repository id, GGUF file or folder."})
+    model: str = field(
+        default=DEFAULT_MODEL, metadata={"help": "Alias, Hugging Face repository id, GGUF file or folder."}
+    )
     max_model_len: int | None = field(
-        default=None, metadata={"help": "Longest prompt and answer together, in tokens; the model's trained length when unset."}
+        default=None,
+        metadata={"help": "Longest prompt and answer together, in tokens; the model's trained length when unset."},
     )
     max_num_seqs: int = field(default=64, metadata={"help": "Most requests in one step."})
     max_num_batched_tokens: int = field(default=512, metadata={"help": "Token budget of one step."})
     block_size: int = field(default=16, metadata={"help": "Tokens in one KV block; only 16."})
     kv_cache_dtype: KVCacheDType = field(default="float16", metadata={"help": "float16 or float32."})
     kv_cache_memory_bytes: int | None = field(
-        default=None, metadata={"help": "Bytes reserved for the KV cache; when unset, room for 4 requests of max_model_len, at most 2 GiB."}
+        default=None,
+        metadata={
+            "help": "Bytes reserved for the KV cache; when unset, room for 4 requests of max_model_len, at most 2 GiB."
+        },
     )
-    threads: int | None = field(default=None, metadata={"help": "Worker threads; the cores this process may use when unset."})
+    threads: int | None = field(
+        default=None, metadata={"help": "Worker threads; the cores this process may use when unset."}
+    )
     backend: BackendName = field(default="native", metadata={"help": "native (C++) or reference (NumPy)."})
     seed: int | None = field(default=None, metadata={"help": "Seed from which requests without one are given theirs."})
 
@@ -129,12 +137,19 @@ class EngineArgs:
             raise InvalidParameterError("block_size", f"block_size is {self.block_size!r}, but only 16 is supported")
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             raise InvalidParameterError(
-                "kv_cache_dtype", f"kv_cache_dtype is {self.kv_cache_dtype!r}, but must be one of {', '.join(KV_CACHE_DTYPES)}"
+                "kv_cache_dtype",
+                f"kv_cache_dtype is {self.kv_cache_dtype!r}, but must be one of {', '.join(KV_CACHE_DTYPES)}",
             )
         if self.backend not in BACKENDS:
-            raise InvalidParameterError("backend", f"backend is {self.backend!r}, but must be one of {', '.join(BACKENDS)}")
-        if self.seed is not None and (not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**63):
-            raise InvalidParameterError("seed", f"seed is {self.seed!r}, but must be a whole number from 0 to 2**63 - 1")
+            raise InvalidParameterError(
+                "backend", f"backend is {self.backend!r}, but must be one of {', '.join(BACKENDS)}"
+            )
+        if self.seed is not None and (
+            not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**63
+        ):
+            raise InvalidParameterError(
+                "seed", f"seed is {self.seed!r}, but must be a whole number from 0 to 2**63 - 1"
+            )
 
 
 def engine_arg_names() -> tuple[str, ...]:

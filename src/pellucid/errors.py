@@ -31,9 +31,7 @@ class ContextLengthExceededError(InvalidParameterError):
 
     code = "context_length_exceeded"
 
-    def __init__(
-        self, num_prompt_tokens: int, max_model_len: int, max_tokens: int | None = None
-    ) -> None:
+    def __init__(self, num_prompt_tokens: int, max_model_len: int, max_tokens: int | None = None) -> None:
         if max_tokens is None:
             message = (
                 f"prompt has {num_prompt_tokens} tokens, but max_model_len is {max_model_len} and at least "

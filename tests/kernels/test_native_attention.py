@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -77,7 +79,7 @@ def test_chunks_threads_and_instruction_sets_give_the_same_bits(seed, length, wi
     backend = BACKENDS[isa, threads]
     keys, values, pieces = case.keys.copy(), case.values.copy(), []
     edges = sorted({0, length, *(c for c in cuts if c < length)})
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in itertools.pairwise(edges):
         batch = case.batch
         part = Attention(
             keys, values,

@@ -49,7 +49,7 @@ def test_product_stays_within_rounding_of_the_exact_sum(backend: NativeBackend, 
         x[1, :40] = 0
         weights = plain(part)
         exact = x.astype(np.float64) @ weights.T.astype(np.float64)
-        # A fixed centre or a minimum is taken off after the sum, so the terms are as large as the unsigned codes make them.
+        # A centre or minimum is taken off after the sum, so terms are as large as the unsigned codes make them.
         size = np.abs(weights) + np.abs(weights).max(axis=1, keepdims=True)
         bound = error_bound(x, size, weight_type.name not in ("F32", "F16", "BF16"))
         got = linear(backend, x, backend.matrix([part]), rows)
@@ -186,12 +186,12 @@ def test_wrong_shapes_are_refused_before_any_memory_is_touched(backend: NativeBa
     matrix = backend.matrix([random_part(np.random.default_rng(9), block_type("Q8_0"), 16, 32)])
     x, out = np.zeros((2, 32), dtype=np.float32), np.zeros((2, 16), dtype=np.float32)
     for bad_x, bad_out in ((x[:, :16].copy(), out), (x, out[:1]), (x, np.zeros((2, 17), dtype=np.float32))):
-        with pytest.raises(ValueError, match="width|shape|columns"):
+        with pytest.raises(ValueError, match=r"width|shape|columns"):
             backend.linear(bad_x, None, 0.0, matrix, bad_out)
     with pytest.raises(ValueError, match="outside"):
         backend.embed(matrix, np.array([16], dtype=np.int32), 1.0, np.zeros((1, 32), dtype=np.float32))
 
 
 def test_an_unknown_instruction_set_is_named_with_those_there_are() -> None:
-    with pytest.raises(BackendError, match="sse9.*generic"):
+    with pytest.raises(BackendError, match=r"sse9.*generic"):
         NativeBackend(1, "sse9")

@@ -98,9 +98,7 @@ class Backend(Protocol):
         """residual += rms_norm(x)."""
         ...
 
-    def linear(
-        self, x: Float32Array, norm: Float32Array | None, eps: float, matrix: Matrix, out: Float32Array
-    ) -> None:
+    def linear(self, x: Float32Array, norm: Float32Array | None, eps: float, matrix: Matrix, out: Float32Array) -> None:
         """out = rms_norm(x) · matrixᵀ, or x · matrixᵀ where `norm` is None; out [T, rows]."""
         ...
 
@@ -109,7 +107,13 @@ class Backend(Protocol):
         ...
 
     def linear_gated(
-        self, x: Float32Array, norm: Float32Array, eps: float, gate_up: Matrix, activation: Activation, out: Float32Array
+        self,
+        x: Float32Array,
+        norm: Float32Array,
+        eps: float,
+        gate_up: Matrix,
+        activation: Activation,
+        out: Float32Array,
     ) -> None:
         """out = activation(gate · n) · (up · n) with n = rms_norm(x) and gate_up = [gate; up] (Shazeer 2020, GLU)."""
         ...

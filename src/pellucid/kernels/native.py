@@ -65,6 +65,9 @@ class NativeBackend:
         self.embed = runtime.embed
 
     def matrix(self, parts: Sequence[WeightPart]) -> Matrix:
+        for part in parts:
+            if not part.type.served:
+                raise UnsupportedModelError(f"tensor {part.name} is of type {part.type.name}, which has no kernels")
         described = [(p.data, p.type.ggml_id, p.rows, p.row_order) for p in parts]
         try:
             return cast(Matrix, self._runtime.pack(described, parts[0].columns))
@@ -81,7 +84,13 @@ class NativeBackend:
         return NativeStep(batch)
 
     def linear_gated(
-        self, x: Float32Array, norm: Float32Array, eps: float, gate_up: Matrix, activation: Activation, out: Float32Array
+        self,
+        x: Float32Array,
+        norm: Float32Array,
+        eps: float,
+        gate_up: Matrix,
+        activation: Activation,
+        out: Float32Array,
     ) -> None:
         self._runtime.linear_gated(x, norm, eps, gate_up, _ACTIVATION_CODES[activation], out)
 

@@ -110,16 +110,20 @@ class ReferenceBackend:
     def rms_norm_add(self, x: Float32Array, weight: Float32Array, eps: float, residual: Float32Array) -> None:
         residual += rms_norm(x, weight, eps)
 
-    def linear(
-        self, x: Float32Array, norm: Float32Array | None, eps: float, matrix: Matrix, out: Float32Array
-    ) -> None:
+    def linear(self, x: Float32Array, norm: Float32Array | None, eps: float, matrix: Matrix, out: Float32Array) -> None:
         out[:] = (x if norm is None else rms_norm(x, norm, eps)) @ _weights(matrix).T
 
     def linear_add(self, x: Float32Array, matrix: Matrix, residual: Float32Array) -> None:
         residual += x @ _weights(matrix).T
 
     def linear_gated(
-        self, x: Float32Array, norm: Float32Array, eps: float, gate_up: Matrix, activation: Activation, out: Float32Array
+        self,
+        x: Float32Array,
+        norm: Float32Array,
+        eps: float,
+        gate_up: Matrix,
+        activation: Activation,
+        out: Float32Array,
     ) -> None:
         gate, up = np.split(rms_norm(x, norm, eps) @ _weights(gate_up).T, 2, axis=1)
         out[:] = ACTIVATIONS[activation](gate) * up
@@ -136,7 +140,8 @@ class ReferenceBackend:
         step: Step,
         cache: LayerCache,
     ) -> None:
-        assert isinstance(step, ReferenceStep) and isinstance(cache, ReferenceCache)
+        assert isinstance(step, ReferenceStep)
+        assert isinstance(cache, ReferenceCache)
         kv_heads, head_dim, block_size = cache.keys.shape[1:]
         per_head = qkv.reshape(len(qkv), -1, head_dim)
         q, k, v = np.split(per_head, [heads, heads + kv_heads], axis=1)
@@ -160,7 +165,8 @@ class ReferenceBackend:
         cache: LayerCache,
         out: Float32Array,
     ) -> None:
-        assert isinstance(step, ReferenceStep) and isinstance(cache, ReferenceCache)
+        assert isinstance(step, ReferenceStep)
+        assert isinstance(cache, ReferenceCache)
         batch = step.batch
         kv_heads, head_dim = cache.keys.shape[1], cache.keys.shape[2]
         q = qkv.reshape(len(qkv), -1, head_dim)[:, :heads]

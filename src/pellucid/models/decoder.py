@@ -165,9 +165,7 @@ class Decoder:
     def _mlp_block(self, x: Float32Array, index: int, layer: LayerWeights, probe: Probe | None) -> None:
         """x += [post norm of] down(activation(gate(norm(x))) · up(norm(x)))."""
         gated = self._workspace.rows("gated", len(x))
-        self.backend.linear_gated(
-            x, layer.mlp_norm, self.config.norm_eps, layer.gate_up, self.config.activation, gated
-        )
+        self.backend.linear_gated(x, layer.mlp_norm, self.config.norm_eps, layer.gate_up, self.config.activation, gated)
         if probe is not None:
             _show(probe, f"layers.{index}.mlp.gated", gated)
         self._add(gated, layer.down, layer.post_mlp_norm, x)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pellucid.config import ModelConfig
-from pellucid.errors import ModelFileError
+from pellucid.errors import ModelFileError, UnsupportedModelError
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile, GGUFTensor
 from pellucid.kernels.backend import Backend, Float32Array, Matrix, WeightPart
@@ -40,6 +40,10 @@ def read_config(file: GGUFFile) -> tuple[Architecture, ModelConfig]:
     """What the file says about its model; no weights are read."""
     name = file.metadata.get("general.architecture")
     file_name = Path(file.path).name
+    if file.metadata.get("split.count", 1) not in (0, 1):
+        raise UnsupportedModelError(
+            f"{file_name}: this is one part of a split model, which is not supported yet; join the parts into one file"
+        )
     architecture = find_architecture(name, file_name)
     metadata = Metadata(file.metadata, architecture.gguf_name, file_name)
     config = architecture.config(metadata)
@@ -50,7 +54,9 @@ def read_config(file: GGUFFile) -> tuple[Architecture, ModelConfig]:
     if config.num_heads % config.num_kv_heads:
         raise metadata.refuse(f"{config.num_heads} heads can not share {config.num_kv_heads} KV heads evenly")
     if config.rope.dim % 2 or config.rope.dim > config.head_dim:
-        raise metadata.refuse(f"rope.dimension_count is {config.rope.dim}, but must be even and at most {config.head_dim}")
+        raise metadata.refuse(
+            f"rope.dimension_count is {config.rope.dim}, but must be even and at most {config.head_dim}"
+        )
     rope = config.rope
     factors = file.tensors.get("rope_freqs" + _SUFFIX)
     if factors is not None:

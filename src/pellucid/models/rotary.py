@@ -17,7 +17,7 @@ def inverse_frequencies(rope: RopeConfig) -> Float32Array:
     frequencies = np.float32(1) / np.power(np.float32(rope.theta), exponents, dtype=np.float32)
     if rope.inv_freq_divisors is not None:
         frequencies = frequencies / np.asarray(rope.inv_freq_divisors, dtype=np.float32)
-    return (frequencies / np.float32(rope.linear_factor)).astype(np.float32)
+    return np.asarray(frequencies / np.float32(rope.linear_factor), dtype=np.float32)
 
 
 class RotaryTable:
