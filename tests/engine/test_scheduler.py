@@ -136,11 +136,10 @@ def test_budget_given_back_serves_the_next() -> None:
     low = add(scheduler, 0, 14, priority=2)
     while not low.output_token_ids:
         step(scheduler)
-    add(scheduler, 1, 80, priority=0)
-    slow = add(scheduler, 2, 30, priority=1)
-    scheduler.waiting.remove(slow)
-    scheduler.running.append(slow)  # it runs, but the two others use up the budget
-    slow.status = RequestStatus.RUNNING
+    for request in (add(scheduler, 1, 80, priority=0), add(scheduler, 2, 30, priority=1)):
+        scheduler.waiting.remove(request)
+        scheduler.running.append(request)  # the last one has no budget as long as the others run
+        request.status = RequestStatus.RUNNING
     while low.num_preemptions == 0:
         entries = step(scheduler)
     assert {key: end - start for key, (start, end) in entries.items()} == {1: 3, 2: 1}
