@@ -24,7 +24,8 @@ struct QuantizedRow {
 
 enum class Activation : int { Silu = 0, GeluTanh = 1 };
 
-// Keys and values of one layer, in blocks: keys [blocks, heads, dim, block], values [blocks, heads, block, dim].
+// Keys and values of one layer, in blocks: keys [blocks, heads, dim, block], values [blocks, heads, block, dim]; a block is
+// one piece, and the next one starts `block_stride` numbers later.
 struct KVView {
   const void* keys;
   const void* values;
@@ -32,6 +33,9 @@ struct KVView {
   int64_t heads;
   int64_t head_dim;
   int64_t block_size;
+  int64_t block_stride;
+  // Where the numbers of one head of a block start.
+  int64_t at(int64_t block, int64_t head) const { return block * block_stride + head * head_dim * block_size; }
 };
 
 // Up to kMaxAttentionQueries (row, query head) pairs of one sequence that share one KV head.

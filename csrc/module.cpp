@@ -25,7 +25,7 @@ using Longs1 = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device:
 using Ints2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Bytes1 = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bools1 = nb::ndarray<bool, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Array4 = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using Array4 = nb::ndarray<nb::ndim<4>, nb::device::cpu>;
 
 void check(bool ok, const char* what) {
   if (!ok) throw std::invalid_argument(what);
@@ -96,8 +96,14 @@ struct LayerCache {
     check(half || k.dtype() == nb::dtype<float>(), "the KV cache must be float16 or float32");
     check(k.dtype() == v.dtype(), "keys and values must have one type");
     blocks = static_cast<int64_t>(k.shape(0));
+    for (const Array4* a : {&k, &v})
+      check(a->stride(3) == 1 && a->stride(2) == static_cast<int64_t>(a->shape(3)) &&
+                a->stride(1) == static_cast<int64_t>(a->shape(2) * a->shape(3)) &&
+                a->stride(0) >= static_cast<int64_t>(a->shape(1) * a->shape(2) * a->shape(3)),
+            "a block's keys and values must be contiguous");
+    check(k.stride(0) == v.stride(0), "keys and values must have one block stride");
     view = {k.data(), v.data(), half, static_cast<int64_t>(k.shape(1)), static_cast<int64_t>(k.shape(2)),
-            static_cast<int64_t>(k.shape(3))};
+            static_cast<int64_t>(k.shape(3)), k.stride(0)};
     check(v.shape(0) == k.shape(0) && v.shape(1) == k.shape(1) && v.shape(2) == k.shape(3) && v.shape(3) == k.shape(2),
           "values must be [blocks, heads, block_size, head_dim] beside keys [blocks, heads, head_dim, block_size]");
     check(view.block_size == 16, "block_size must be 16");

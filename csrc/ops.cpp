@@ -13,19 +13,22 @@ uint8_t* align64(std::vector<uint8_t>& buffer, size_t bytes) {
   return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(buffer.data()) + 63) & ~uintptr_t{63});
 }
 
-// Hands out [0, n) in pieces; whoever is free takes the next, so that a slow core does less.
+// Hands out [0, n): three quarters as one even share to each worker, the rest in pieces to whoever is free, so that
+// workers seldom meet at the counter and a slow core still does less.
 class Shares {
  public:
-  Shares(int64_t n, int workers) : n_(n), piece_(std::max<int64_t>(1, n / (workers * 8))) {}
+  Shares(int64_t n, int workers)
+      : n_(n), workers_(workers), fixed_(n * 3 / 4), piece_(std::max<int64_t>(1, (n - fixed_) / (workers * 4))), next_(fixed_) {}
   template <class F>
-  void each(F f) {
+  void each(int worker, F f) {
+    for (int64_t i = fixed_ * worker / workers_; i < fixed_ * (worker + 1) / workers_; ++i) f(i);
     for (int64_t begin = next_.fetch_add(piece_); begin < n_; begin = next_.fetch_add(piece_))
       for (int64_t i = begin; i < std::min(n_, begin + piece_); ++i) f(i);
   }
 
  private:
-  const int64_t n_, piece_;
-  std::atomic<int64_t> next_{0};
+  const int64_t n_, workers_, fixed_, piece_;
+  alignas(64) std::atomic<int64_t> next_;
 };
 
 // The even share of `worker` of n items, as [first, second).
@@ -55,7 +58,7 @@ void Runtime::embed(const PackedMatrix& table, const int32_t* ids, float scale, 
     return;
   }
   Shares shares(out.count, pool_.size());
-  pool_.run([&](int) { shares.each(one); });
+  pool_.run([&](int worker) { shares.each(worker, one); });
 }
 
 void Runtime::rms_norm(Rows x, Norm norm, Rows out) {
@@ -73,7 +76,7 @@ void Runtime::rms_norm_add(Rows x, Norm norm, Rows residual) {
     return;
   }
   Shares shares(x.count, pool_.size());
-  pool_.run([&](int) { shares.each(one); });
+  pool_.run([&](int worker) { shares.each(worker, one); });
 }
 
 void Runtime::linear(Rows x, Norm norm, const PackedMatrix& w, Rows out) {
@@ -120,7 +123,7 @@ void Runtime::product(Rows x, Norm norm, const PackedMatrix& w, Epilogue epilogu
     if (!redundant) pool_.barrier();
     const float* frows = need_rows ? f : x.data;
     const size_t fstride = static_cast<size_t>(need_rows ? k : x.stride) * 4;
-    shares.each([&](int64_t unit) { finish_panel(w, q, qstride, frows, fstride, unit, epilogue, activation, out); });
+    shares.each(worker, [&](int64_t unit) { finish_panel(w, q, qstride, frows, fstride, unit, epilogue, activation, out); });
   });
 }
 
@@ -185,7 +188,7 @@ void Runtime::rotate_and_store(Rows qkv, const AttentionShape& shape, Norm q_nor
     return;
   }
   Shares shares(step.rows, pool_.size());
-  pool_.run([&](int) { shares.each(one); });
+  pool_.run([&](int worker) { shares.each(worker, one); });
 }
 
 namespace {

@@ -17,12 +17,14 @@ inline V16 load_kv(const T* p) {
   else return vload(reinterpret_cast<const float*>(p));
 }
 
-// scores[q][16] of one block of 16 keys, stored [dim][16].
+// scores[q][16] of one block of 16 keys, stored [dim][16]; `next` is what will be read after it.
 template <class T, int NQ>
-inline void block_scores(const T* keys, int64_t dim, const float* const* q, V16 scale, float* const* scores) {
+inline void block_scores(const T* keys, const T* next, int64_t dim, const float* const* q, V16 scale,
+                         float* const* scores) {
   V16 acc[NQ];
   for (int i = 0; i < NQ; ++i) acc[i] = vset1(0.0f);
   for (int64_t d = 0; d < dim; ++d) {
+    prefetch(next + 16 * d);
     const V16 k = load_kv(keys + 16 * d);
     for (int i = 0; i < NQ; ++i) acc[i] = vfma(k, vset1(q[i][d]), acc[i]);
   }
@@ -30,14 +32,14 @@ inline void block_scores(const T* keys, int64_t dim, const float* const* q, V16 
 }
 
 template <class T>
-inline void block_scores_any(const T* keys, int64_t dim, const float* const* q, int n, V16 scale, float* const* s) {
+inline void block_scores_any(const T* keys, const T* next, int64_t dim, const float* const* q, int n, V16 scale, float* const* s) {
   int i = 0;
   if constexpr (kMaxQueries >= 12)
-    for (; n - i >= 12; i += 12) block_scores<T, 12>(keys, dim, q + i, scale, s + i);
-  for (; n - i >= 4; i += 4) block_scores<T, 4>(keys, dim, q + i, scale, s + i);
-  if (n - i == 3) block_scores<T, 3>(keys, dim, q + i, scale, s + i);
-  if (n - i == 2) block_scores<T, 2>(keys, dim, q + i, scale, s + i);
-  if (n - i == 1) block_scores<T, 1>(keys, dim, q + i, scale, s + i);
+    for (; n - i >= 12; i += 12) block_scores<T, 12>(keys, next, dim, q + i, scale, s + i);
+  for (; n - i >= 4; i += 4) block_scores<T, 4>(keys, next, dim, q + i, scale, s + i);
+  if (n - i == 3) block_scores<T, 3>(keys, next, dim, q + i, scale, s + i);
+  if (n - i == 2) block_scores<T, 2>(keys, next, dim, q + i, scale, s + i);
+  if (n - i == 1) block_scores<T, 1>(keys, next, dim, q + i, scale, s + i);
 }
 
 // out[q][NV·16 columns] = Σ_t p[q][t] · v[t], t ascending over [t0, t1) of the split.
@@ -49,15 +51,20 @@ inline void weighted_values(const AttendTask& task, int64_t split_start, int64_t
   V16 acc[NQ][NV];
   for (int i = 0; i < NQ; ++i)
     for (int j = 0; j < NV; ++j) acc[i][j] = vset1(0.0f);
-  for (int64_t t = t0; t < t1; ++t) {
-    const int64_t position = split_start + t;
-    const int64_t block = task.block_table[position / 16];
-    const T* v = values + ((block * task.kv.heads + task.kv_head) * 16 + position % 16) * dim + column;
-    V16 row[NV];
-    for (int j = 0; j < NV; ++j) row[j] = load_kv(v + 16 * j);
-    for (int i = 0; i < NQ; ++i) {
-      const V16 weight = vset1(p[i][t]);
-      for (int j = 0; j < NV; ++j) acc[i][j] = vfma(weight, row[j], acc[i][j]);
+  const int32_t* table = task.block_table + split_start / 16;
+  const auto rows_of = [&](int64_t b) { return values + task.kv.at(table[b], task.kv_head) + column; };
+  for (int64_t t = t0; t < t1;) {
+    const int64_t b = t / 16, end = 16 * (b + 1) < t1 ? 16 * (b + 1) : t1;
+    const T* v = rows_of(b) + (t % 16) * dim;
+    const T* next = 16 * (b + 1) < t1 ? rows_of(b + 1) + (t % 16) * dim : v;
+    for (; t < end; ++t, v += dim, next += dim) {
+      for (int j = 0; j < NV * 16; j += 64 / sizeof(T)) prefetch(next + j);
+      V16 row[NV];
+      for (int j = 0; j < NV; ++j) row[j] = load_kv(v + 16 * j);
+      for (int i = 0; i < NQ; ++i) {
+        const V16 weight = vset1(p[i][t]);
+        for (int j = 0; j < NV; ++j) acc[i][j] = vfma(weight, row[j], acc[i][j]);
+      }
     }
   }
   for (int i = 0; i < NQ; ++i)
@@ -103,12 +110,17 @@ void attend_split_as(const AttendTask& task, int64_t split, SoftmaxState* states
   }
   const V16 scale = vset1(task.scale);
   const T* keys = static_cast<const T*>(task.kv.keys);
+  const T* values = static_cast<const T*>(task.kv.values);
   const int64_t block0 = lo / 16, block1 = (hi + 15) / 16;
   for (int64_t b = block0; b < block1; ++b) {
     const int64_t block = task.block_table[start / 16 + b];
     float* row[kMaxAttentionQueries];
     for (int i = 0; i < n; ++i) row[i] = scores[i] + 16 * b;
-    block_scores_any(keys + (block * task.kv.heads + task.kv_head) * dim * 16, dim, task.q, n, scale, row);
+    const auto block_keys = [&](int64_t of) { return keys + task.kv.at(of, task.kv_head); };
+    // Blocks lie anywhere: the processor can not guess the next one, so it is asked for by name.
+    const T* next = b + 1 < block1 ? block_keys(task.block_table[start / 16 + b + 1])
+                                   : values + task.kv.at(task.block_table[start / 16 + block0], task.kv_head);
+    block_scores_any(block_keys(block), next, dim, task.q, n, scale, row);
   }
   const float* p[kMaxAttentionQueries];
   float* o[kMaxAttentionQueries];

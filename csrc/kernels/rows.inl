@@ -119,8 +119,8 @@ void rotate_row(float* x, const float* cosine, const float* sine, int64_t half) 
 template <class T>
 bool store_kv_as(const KVView& kv, int64_t block, int64_t offset, int64_t head, const float* key, const float* value) {
   const int64_t dim = kv.head_dim, bs = kv.block_size;
-  T* keys = static_cast<T*>(const_cast<void*>(kv.keys)) + (block * kv.heads + head) * dim * bs + offset;
-  T* values = static_cast<T*>(const_cast<void*>(kv.values)) + ((block * kv.heads + head) * bs + offset) * dim;
+  T* keys = static_cast<T*>(const_cast<void*>(kv.keys)) + kv.at(block, head) + offset;
+  T* values = static_cast<T*>(const_cast<void*>(kv.values)) + kv.at(block, head) + offset * dim;
   bool finite = true;
   for (int64_t d = 0; d < dim; d += 16) {
     const int64_t count = dim - d < 16 ? dim - d : 16;

@@ -38,8 +38,9 @@ def test_arrays_are_as_declared(dtype: str) -> None:
         assert keys.shape == (5, 3, 8, 16)
         assert values.shape == (5, 3, 16, 8)
         assert keys.dtype == values.dtype == np.dtype(dtype)
-        assert keys.flags.c_contiguous
-        assert values.flags.c_contiguous
+        for array in (keys, values):
+            assert array[0].flags.c_contiguous
+            assert array.strides[0] == storage.block_stride == 2 * 2 * 3 * 8 * 16 * array.itemsize
         assert keys.flags.writeable
         assert not keys.any()
     assert storage.nbytes == sum(a.nbytes for a in storage.keys + storage.values)
