@@ -1,0 +1,324 @@
+"""Writes the tables of docs/cli.md and docs/python-api.md from the code, where each default and range stands once.
+
+    python tools/make_reference_docs.py            write both
+    python tools/make_reference_docs.py --check    exit 1 if a committed file differs
+
+A document keeps its own words; what lies between `<!-- generated: NAME -->` and `<!-- /generated -->` is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, Field, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pellucid import errors, outputs
+from pellucid.cli import exit_codes
+from pellucid.cli.verbs import SUBVERBS, VERBS, Verb
+from pellucid.config import EngineArgs
+from pellucid.engine import llm_engine
+from pellucid.engine.llm import LLM, RequestStream
+from pellucid.engine.llm_engine import EngineStats
+from pellucid.errors import InvalidParameterError, PellucidError
+from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from pellucid.sampling_params import PRESETS, SamplingParams
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = ("docs/cli.md", "docs/python-api.md")
+_BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
+
+
+def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """A GitHub table; `|` inside cells is escaped."""
+    yield f"| {' | '.join(titles)} |"
+    yield f"|{'|'.join(['---'] * len(list(titles)))}|"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+# Dataclasses
+
+
+def parameters(owner: type) -> Iterator[str]:
+    """A table of a settings class: the allowed values are what its own refusal says."""
+    rows = (
+        (code(f.name), code(str(f.type)), code(_default(f)), _allowed(owner, f.name), str(f.metadata["help"]))
+        for f in fields(owner)
+    )
+    yield from table(("name", "type", "default", "allowed", "meaning"), rows)
+
+
+def _default(f: Field[Any]) -> str:
+    if f.default_factory is not MISSING:
+        return repr(f.default_factory())
+    return repr(f.default)
+
+
+def _allowed(owner: type, name: str) -> str:
+    try:
+        owner(**{name: object()})
+    except InvalidParameterError as error:
+        return str(error).split(", but ", 1)[1].removeprefix("must be ")
+    return ""
+
+
+def attributes(owner: type, module: Any) -> Iterator[str]:
+    """A table of a result class: what stands under each field in the source is its meaning."""
+    yield _paragraphs(owner)[0] + "\n"
+    notes = _notes(owner, module)
+    rows = ((code(f.name), code(str(f.type)), notes.get(f.name, "")) for f in fields(owner))
+    yield from table(("name", "type", "meaning"), rows)
+    for name, member in vars(owner).items():
+        if isinstance(member, property):
+            yield f"\n`{name}` (property): {_paragraphs(member)[0]}"
+
+
+def _notes(owner: type, module: Any) -> dict[str, str]:
+    """Field → the string literal that follows it in the class's source."""
+    tree = ast.parse(inspect.getsource(module))
+    [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner.__name__]
+    notes: dict[str, str] = {}
+    for before, after in pairwise(body):
+        is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        if is_text and isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name):
+            notes[before.target.id] = _joined(str(after.value.value))  # type: ignore[attr-defined]
+    return notes
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _paragraphs(thing: Any) -> list[str]:
+    text = inspect.getdoc(thing)
+    assert text, f"{thing} has no docstring"
+    return [_joined(part) for part in text.split("\n\n") if not part.lstrip().startswith(">>>")]
+
+
+# The Python API
+
+
+def presets() -> Iterator[str]:
+    rows = ((code(name), ", ".join(f"`{key}={value}`" for key, value in PRESETS[name].items())) for name in PRESETS)
+    yield from table(("preset", "values"), rows)
+
+
+def methods(owner: type, names: Iterable[str]) -> Iterator[str]:
+    """Signature and docstring of each method."""
+    for name in names:
+        member = inspect.getattr_static(owner, name)
+        yield f"\n### `{owner.__name__}{'' if name == '__init__' else '.' + name}`\n"
+        if isinstance(member, property):
+            yield f"Property. {_paragraphs(member)[0]}"
+            continue
+        function = getattr(member, "__func__", member)
+        yield "```python"
+        yield from _signature(owner.__name__ if name == "__init__" else name, function)
+        yield "```\n"
+        yield "\n\n".join(_paragraphs(function))
+
+
+def _signature(name: str, function: Callable[..., Any]) -> Iterator[str]:
+    signature = inspect.signature(function)
+    shown = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    returns = "" if name[0].isupper() else f" -> {signature.return_annotation}"
+    line = f"{name}({', '.join(_parameters(shown))}){returns}"
+    if len(line) <= 100:
+        yield line
+        return
+    yield f"{name}("
+    yield from (f"    {part}," for part in _parameters(shown))
+    yield f"){returns}"
+
+
+def _parameters(shown: list[inspect.Parameter]) -> list[str]:
+    parts: list[str] = []
+    for p in shown:
+        if p.kind is p.KEYWORD_ONLY and "*" not in parts:
+            parts.append("*")
+        stars = "**" if p.kind is p.VAR_KEYWORD else ""
+        default = "" if p.default is p.empty else f" = {p.default!r}"
+        parts.append(f"{stars}{p.name}: {p.annotation}{default}")
+    return parts
+
+
+def error_table() -> Iterator[str]:
+    classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, PellucidError)]
+    rows = ((code(c.__name__), code(c.code), _paragraphs(c)[0]) for c in classes)
+    yield from table(("class", "code", "when"), rows)
+
+
+# The command line
+
+
+def verbs() -> Iterator[str]:
+    rows = ((f"[`pellucid {name}`](#{name.replace(' ', '-')})", verb.help) for name, verb in _all_verbs())
+    yield from table(("command", "what it does"), rows)
+
+
+def _all_verbs() -> Iterator[tuple[str, Verb]]:
+    for name, verb in VERBS.items():
+        below = SUBVERBS.get(name)
+        yield from ((f"{name} {sub}", below[sub]) for sub in below) if below else [(name, verb)]
+
+
+def _function(verb: Verb) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(importlib.import_module(verb.module), verb.function)
+    return function
+
+
+def commands() -> Iterator[str]:
+    """One section for each verb: its own arguments and flags, and which of the shared ones it takes."""
+    for name, verb in _all_verbs():
+        function = _function(verb)
+        own = [p for p in _flags(function) if p.panel is None]
+        yield f"\n## {name}\n"
+        yield " ".join([verb.help, *_paragraphs(function)]) + "\n"
+        if own:
+            yield from table(("argument or flag", "default", "meaning"), (p.row for p in own))
+        yield from _shared_note(function)
+
+
+class Flag:
+    """One parameter of a verb, as typer will read it."""
+
+    def __init__(self, parameter: inspect.Parameter) -> None:
+        info = next(i for i in typing.get_args(parameter.annotation)[1:] if hasattr(i, "param_decls"))
+        # The first name given to typer.Option stands in its `default` until typer reads it.
+        names = [n for n in (info.default, *(info.param_decls or ())) if isinstance(n, str)]
+        self.name = parameter.name
+        self.panel: str | None = getattr(info, "rich_help_panel", None)
+        is_flag = bool(names)
+        metavar = info.metavar or ("" if is_flag else parameter.name)
+        spelled = [part for name in names for part in name.split("/")]
+        self.spelled = ", ".join(code(part) for part in spelled) if is_flag else code(str(metavar))
+        if is_flag and info.metavar:
+            self.spelled += f" {info.metavar}"
+        text = str(info.help or "")
+        self.meaning, _, default = text.partition(" [default: ")
+        self.default = default.removesuffix("]") or self._own_default(parameter, info)
+
+    @staticmethod
+    def _own_default(parameter: inspect.Parameter, info: Any) -> str:
+        if isinstance(info.show_default, str):
+            return info.show_default
+        default = parameter.default
+        if default is None or default is inspect.Parameter.empty:
+            return ""
+        return {True: "yes", False: "no"}[default] if isinstance(default, bool) else str(default)
+
+    @property
+    def row(self) -> tuple[str, str, str]:
+        return self.spelled, code(self.default), self.meaning
+
+    def same_as(self, other: Flag) -> bool:
+        """Whether it is another verb's flag of the same field."""
+        return (self.name, self.panel) == (other.name, other.panel)
+
+
+def _flags(function: Callable[..., Any]) -> list[Flag]:
+    return [Flag(p) for p in inspect.signature(function, eval_str=True).parameters.values()]
+
+
+def _shared_note(function: Callable[..., Any]) -> Iterator[str]:
+    """Which of the shared flags a verb takes, said once."""
+    taken = {flag.name: flag for flag in _flags(function) if flag.panel is not None}
+    parts: list[str] = []
+    for panel, owner in (("Sampling", SamplingParams), ("Engine", EngineArgs)):
+        names = [name for name in taken if taken[name].panel == panel]
+        link = f"[{panel.lower()} flags](#{panel.lower()}-flags)"
+        if len(names) == 1:
+            parts.append(f"{taken[names[0]].spelled} of the {link}")
+        elif names:
+            left_out = [code("--" + f.name.replace("_", "-")) for f in fields(owner) if f.name not in taken]
+            parts.append(f"all {link}" + (f" but {', '.join(left_out)}" if left_out else ""))
+    if parts:
+        yield f"\nIt also takes {'; '.join(parts)}."
+
+
+def shared_flags(panel: str, verb: str) -> Iterator[str]:
+    """The shared flags as the verb that takes most of them has them; defaults that differ name their verb."""
+    known = {name: _flags(_function(v)) for name, v in _all_verbs()}
+    rows = []
+    for flag in known[verb]:
+        if flag.panel != panel:
+            continue
+        defaults = {name: f.default for name, flags in known.items() for f in flags if f.same_as(flag)}
+        shown = code(flag.default) or "unset"
+        if len(set(defaults.values())) > 1:
+            shown = ", ".join(f"{name}: {code(default) or 'unset'}" for name, default in defaults.items())
+        rows.append((flag.spelled, shown, flag.meaning))
+    yield from table(("flag", "default", "meaning"), rows)
+
+
+def exit_code_table() -> Iterator[str]:
+    source = ast.parse(inspect.getsource(exit_codes))
+    rows = [("0", "Done.")]
+    for before, after in pairwise(source.body):
+        if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and isinstance(after, ast.Expr):
+            rows.append((str(getattr(exit_codes, before.target.id)), _joined(ast.literal_eval(after.value))))
+    yield from table(("exit code", "meaning"), rows)
+
+
+SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
+    "verbs": verbs,
+    "commands": commands,
+    "sampling-flags": lambda: shared_flags("Sampling", "generate"),
+    "engine-flags": lambda: shared_flags("Engine", "bench latency"),
+    "exit-codes": exit_code_table,
+    "presets": presets,
+    "sampling-params": lambda: parameters(SamplingParams),
+    "engine-args": lambda: parameters(EngineArgs),
+    "llm": lambda: methods(LLM, ("__init__", "generate", "chat", "stream", "abort", "close", "stats")),
+    "request-stream": lambda: methods(RequestStream, ("close",)),
+    "request-output": lambda: attributes(RequestOutput, outputs),
+    "completion-output": lambda: attributes(CompletionOutput, outputs),
+    "logprob": lambda: attributes(Logprob, outputs),
+    "request-metrics": lambda: attributes(RequestMetrics, outputs),
+    "engine-stats": lambda: attributes(EngineStats, llm_engine),
+    "errors": error_table,
+}
+
+
+def generated(document: str) -> str:
+    """The document with its generated parts made anew. Raises KeyError for a name that is no section."""
+
+    def replaced(match: re.Match[str]) -> str:
+        body = "\n".join(SECTIONS[match["name"]]()).strip("\n")
+        return f"{match[1]}\n{body}\n\n{match[3]}"
+
+    return _BLOCK.sub(replaced, document)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if a file differs")
+    arguments = parser.parse_args()
+    stale = []
+    for name in DOCUMENTS:
+        path = ROOT / name
+        before = path.read_text(encoding="utf-8")
+        after = generated(before)
+        if before != after:
+            stale.append(name)
+            if not arguments.check:
+                path.write_text(after, encoding="utf-8")
+    print("\n".join(stale) or "up to date", file=sys.stderr)
+    return 1 if stale and arguments.check else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
