@@ -18,7 +18,6 @@ import numpy.typing as npt
 from pellucid.config import KV_CACHE_DTYPES, KV_DTYPE_BYTES, KVCacheDType
 from pellucid.errors import InvalidParameterError
 
-
 _HUGE_PAGE = 2 << 20
 
 
