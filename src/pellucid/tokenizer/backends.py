@@ -7,11 +7,12 @@ whether a control string in the text is a token or just text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .merges import merges_from_scores
-from .pre_tokenizers import DIGIT_RUNS, EACH_DIGIT, GPT2_WORDS, PUNCTUATION, PreTokenizer
-from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary
+from pellucid.errors import ModelFileError
+from pellucid.tokenizer.merges import merges_from_scores
+from pellucid.tokenizer.pre_tokenizers import DIGIT_RUNS, EACH_DIGIT, GPT2_WORDS, PUNCTUATION, PreTokenizer
+from pellucid.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary
 
 if TYPE_CHECKING:
     import tokenizers
@@ -27,14 +28,12 @@ def build_backend(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
 def _byte_level(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     """Byte-level BPE (GPT-2): cut by the model's rules, bytes spelled as printable characters, merges by rank."""
     from tokenizers import Tokenizer, normalizers, pre_tokenizers
-    from tokenizers.models import BPE
 
     rules = vocabulary.pre_tokenizer
     # Control tokens stay out of the merging vocabulary: text must never merge into one.
     pieces = vocabulary.pieces_without(CONTROL, UNKNOWN)
-    engine = Tokenizer(
-        BPE(vocab=pieces, merges=_merge_pairs(vocabulary.merges or [], pieces), ignore_merges=rules.ignore_merges)
-    )
+    merges = _merge_pairs(vocabulary.merges or [], pieces)
+    engine = Tokenizer(_bpe(pieces, merges, ignore_merges=rules.ignore_merges))
     engine.pre_tokenizer = pre_tokenizers.Sequence(_steps(rules))
     if rules.nfc:
         engine.normalizer = normalizers.NFC()
@@ -60,29 +59,47 @@ def _steps(rules: PreTokenizer) -> list[tokenizers.pre_tokenizers.PreTokenizer]:
     return steps
 
 
-def _merge_pairs(merges: list[str], pieces: dict[str, int]) -> list[tuple[str, str]]:
-    """`"a b"` to `("a", "b")`, without those that touch a token which is not a piece (a control token)."""
-    halves = (merge.split(" ", 1) if merge[0] != " " else [" ", merge[2:]] for merge in merges if merge)
-    return [(left, right) for left, right in halves if left in pieces and right in pieces and left + right in pieces]
-
-
 def _sentencepiece(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     """SentencePiece BPE: spaces become `▁`, merges by score, what is no piece falls back to its UTF-8 bytes."""
     from tokenizers import Tokenizer, normalizers
-    from tokenizers.models import BPE
 
-    kinds, tokens = vocabulary.kinds, vocabulary.tokens
-    mergeable = vocabulary.ids_of_kinds(NORMAL)
+    tokens, kinds, unk_id = vocabulary.tokens, vocabulary.kinds, vocabulary.unk_id
     pieces = vocabulary.pieces_without(UNKNOWN, CONTROL, USER_DEFINED, UNUSED)
-    has_bytes = BYTE in kinds
-    unknown = tokens[vocabulary.unk_id] if vocabulary.unk_id is not None else None
-    if unknown is not None and kinds[vocabulary.index[unknown]] in (UNKNOWN, CONTROL):
-        pieces[unknown] = vocabulary.index[unknown]
-    assert vocabulary.scores is not None
     if vocabulary.merges:
         merges = _merge_pairs(vocabulary.merges, pieces)
     else:
-        merges = merges_from_scores(tokens, vocabulary.scores, mergeable)
-    engine = Tokenizer(BPE(vocab=pieces, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=has_bytes))
+        assert vocabulary.scores is not None
+        merges = merges_from_scores(tokens, vocabulary.scores, vocabulary.ids_of_kinds(NORMAL))
+    # Added after the merges, so that no text merges into it.
+    unknown = tokens[unk_id] if unk_id is not None and kinds[unk_id] in (UNKNOWN, CONTROL) else None
+    if unknown is not None and unk_id is not None:
+        pieces[unknown] = unk_id
+    engine = Tokenizer(_bpe(pieces, merges, unk_token=unknown, fuse_unk=True, byte_fallback=BYTE in kinds))
     engine.normalizer = normalizers.Replace(" ", SPACE_MARK)
     return engine
+
+
+def _merge_pairs(merges: list[str], pieces: dict[str, int]) -> list[tuple[str, str]]:
+    """`"a b"` to `("a", "b")`, without those that touch a token which is not a piece (a control token)."""
+    malformed = next((merge for merge in merges if " " not in merge[1:]), None)
+    if malformed is not None:
+        raise ModelFileError(f"tokenizer.ggml.merges has {malformed!r}, which is not two pieces with a space between")
+    halves = (merge.split(" ", 1) if merge[0] != " " else [" ", merge[2:]] for merge in merges)
+    return [(left, right) for left, right in halves if left in pieces and right in pieces and left + right in pieces]
+
+
+def _bpe(pieces: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> tokenizers.models.BPE:
+    from tokenizers.models import BPE
+
+    try:
+        return BPE(vocab=pieces, merges=merges, **options)
+    except Exception as error:  # The library raises bare Exceptions.
+        texts = {piece: token_id for piece, token_id in pieces.items() if _is_text(piece)}
+        if len(texts) == len(pieces):
+            raise ModelFileError(f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens: {error}") from None
+        # Pieces that are no UTF-8 text cannot be found in a text either.
+        return _bpe(texts, [pair for pair in merges if all(map(_is_text, pair))], **options)
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

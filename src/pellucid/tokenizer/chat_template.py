@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ChatTemplateError, InvalidParameterError
-from .shielding import Shield
+from pellucid.errors import ChatTemplateError, InvalidParameterError
+from pellucid.tokenizer.shielding import Shield
 
 if TYPE_CHECKING:
-    from .tokenizer import Tokenizer
+    from pellucid.tokenizer.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 
@@ -92,8 +92,8 @@ class ChatTemplate:
     def _run(self, data: dict[str, Any]) -> str:
         import jinja2
 
-        from .template_environment import RaisedInTemplateError, compile_template, render
-        from .template_limits import LimitError
+        from pellucid.tokenizer.template_environment import RaisedInTemplateError, compile_template, render
+        from pellucid.tokenizer.template_limits import LimitError
 
         try:
             return render(compile_template(self.source), data)

@@ -6,7 +6,7 @@ import codecs
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .tokenizer import Tokenizer
+    from pellucid.tokenizer.tokenizer import Tokenizer
 
 
 class IncrementalDetokenizer:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import InvalidParameterError
-from .special_tokens import SpecialTokenScanner
+from pellucid.errors import InvalidParameterError
+from pellucid.tokenizer.special_tokens import SpecialTokenScanner
 
 # Templates may change case (`role | upper`), so control strings count in any case; the four odd characters are those
 # outside ASCII whose upper or lower case is an ASCII letter.

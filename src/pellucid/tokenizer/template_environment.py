@@ -3,8 +3,8 @@
 It is that of Hugging Face's `apply_chat_template` (jinja2's immutable sandbox, trim_blocks, lstrip_blocks, loop
 controls, `raise_exception`, `strftime_now`, `tojson` without HTML or ASCII escapes, the `generation` tag) with limits
 on what a template may use up (template_limits.py). jinja2 has no hooks for all the places where a template can repeat
-or enlarge something, so the parsed template is rewritten before it is compiled: calls to the environment's own `tick`,
-`joined`, `measured` and `guarded` are put in, which a template can neither name nor overwrite.
+or enlarge something, so the parsed template is rewritten before it is compiled: instruments are put in, filters whose
+names no template can write.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from . import template_limits as limits
+from pellucid.tokenizer import template_limits as limits
 
 # Filters of no use to a prompt whose cost cannot be bounded beforehand.
 _REMOVED_FILTERS = ("striptags", "urlize", "wordwrap", "xmlattr", "pprint", "random")
@@ -40,27 +40,29 @@ class RaisedInTemplateError(TemplateError):
     """The template itself refused its input with `raise_exception`."""
 
 
+def _tick(chars: int) -> None:
+    """One turn of a loop or one run of a macro or block, whose own text has `chars` characters."""
+    limits.spend(1, chars)
+
+
+def _joined(*values: Any) -> str:
+    """The `~` operator."""
+    limits.allow(*map(limits.deep_chars, values))
+    return "".join(map(str, values))
+
+
+def _guarded(value: Any) -> Any:
+    """A value about to be written, compared or hashed."""
+    limits.spend()
+    return limits.guarded(value)
+
+
+# Names that no template can write.
+_INSTRUMENTS = {"(tick)": _tick, "(joined)": _joined, "(guarded)": _guarded, "(measured)": limits.measured}
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(["+", "*", "**", "%"])
-
-    def tick(self, chars: int) -> str:
-        """One turn of a loop or one run of a macro or block, whose own text has `chars` characters."""
-        limits.spend(1, chars)
-        return ""
-
-    def joined(self, *values: Any) -> str:
-        """The `~` operator."""
-        limits.allow(*map(limits.deep_chars, values))
-        return "".join(map(str, values))
-
-    def measured(self, value: Any) -> Any:
-        """A copy that was just made."""
-        return limits.measured(value)
-
-    def guarded(self, value: Any) -> Any:
-        """A value about to be written, compared or hashed."""
-        limits.spend()
-        return limits.guarded(value)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - jinja2's signature
         """Every call in a template comes through here."""
@@ -124,17 +126,18 @@ def _check_size(tree: nodes.Node) -> None:
         level = [child for node in level for child in node.iter_child_nodes()]
 
 
-def _environment_call(name: str, *args: nodes.Expr) -> nodes.Call:
-    return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None)
+def _instrument(name: str, value: nodes.Expr, *args: nodes.Expr) -> nodes.Filter:
+    # A filter is called directly, a function would go through the sandbox's checks every time.
+    return nodes.Filter(value, name, list(args), [], None, None)
 
 
 class _Instrumentation(NodeTransformer):
-    """Puts the environment's own functions into a parsed template."""
+    """Puts the instruments into a parsed template."""
 
     def _with_tick(self, node: Any) -> nodes.Node:
         chars = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
         self.generic_visit(node)
-        tick = nodes.ExprStmt(_environment_call("tick", nodes.Const(chars)))
+        tick = nodes.ExprStmt(_instrument("(tick)", nodes.Const(chars)))
         node.body.insert(0, tick.set_lineno(node.lineno))
         return node  # type: ignore[no-any-return]
 
@@ -142,33 +145,33 @@ class _Instrumentation(NodeTransformer):
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _environment_call("joined", *node.nodes).set_lineno(node.lineno)
+        return _instrument("(joined)", *node.nodes).set_lineno(node.lineno)
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.expr = _environment_call("guarded", node.expr)
+        node.expr = _instrument("(guarded)", node.expr)
         for operand in node.ops:
-            operand.expr = _environment_call("guarded", operand.expr)
+            operand.expr = _instrument("(guarded)", operand.expr)
         return node.set_lineno(node.lineno)
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         if isinstance(node.arg, nodes.Slice) and node.ctx == "load":
-            return _environment_call("measured", node).set_lineno(node.lineno)
+            return _instrument("(measured)", node).set_lineno(node.lineno)
         return node
 
     def _container(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:
         self.generic_visit(node)
         if isinstance(node, nodes.Tuple) and node.ctx != "load":
             return node
-        return _environment_call("guarded", node).set_lineno(node.lineno)
+        return _instrument("(guarded)", node).set_lineno(node.lineno)
 
     visit_List = visit_Tuple = visit_Dict = _container  # noqa: N815
 
     def visit_Name(self, node: nodes.Name) -> nodes.Node:  # noqa: N802
         # The names under which a macro finds arguments that it did not declare.
         if node.ctx == "load" and node.name in ("varargs", "kwargs"):
-            return _environment_call("guarded", node).set_lineno(node.lineno)
+            return _instrument("(guarded)", node).set_lineno(node.lineno)
         return node
 
 
@@ -312,6 +315,7 @@ def _environment() -> _Environment:
         environment.filters.pop(name, None)
     environment.filters["tojson"] = _tojson
     environment.filters.update({name: _guard_filter(name, f) for name, f in environment.filters.items()})
+    environment.filters.update(_INSTRUMENTS)
     del environment.globals["lipsum"]
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import InvalidParameterError
-from .backends import SPACE_MARK, build_backend
-from .special_tokens import SpecialTokenScanner
-from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary, read_vocabulary
+from pellucid.errors import InvalidParameterError
+from pellucid.tokenizer.backends import SPACE_MARK, build_backend
+from pellucid.tokenizer.special_tokens import SpecialTokenScanner
+from pellucid.tokenizer.vocabulary import BYTE, CONTROL, UNKNOWN, USER_DEFINED, Vocabulary, read_vocabulary
 
 # GPT-2's printable spelling of bytes (openai/gpt-2, src/encoder.py, `bytes_to_unicode`).
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -166,9 +166,9 @@ class Tokenizer:
         token, kind = self._tokens[token_id], self._kinds[token_id]
         if kind in (CONTROL, UNKNOWN) or (kind == USER_DEFINED and not self._sentencepiece):
             return token.encode("utf-8", "surrogateescape")
+        if kind == BYTE:
+            return bytes([int(token[3:5], 16)])
         if self._sentencepiece:
-            if kind == BYTE or (len(token) == 6 and token.startswith("<0x") and kind != NORMAL):
-                return bytes([int(token[3:5], 16)])
             return token.replace(SPACE_MARK, " ").encode("utf-8", "surrogateescape")
         try:
             return bytes(_BYTE_OF_CHARACTER[ord(character)] for character in token)
@@ -204,6 +204,3 @@ def _check_text(text: str) -> None:
         raise InvalidParameterError(
             "prompt", f"the text has half a surrogate pair at character {error.start}, which is no Unicode text"
         ) from None
-
-
-__all__ = ["NORMAL", "UNUSED", "Piece", "Tokenizer"]

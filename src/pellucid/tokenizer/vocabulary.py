@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..errors import ModelFileError, UnsupportedModelError
-from .pre_tokenizers import PreTokenizer, pre_tokenizer_named
+from pellucid.errors import ModelFileError, UnsupportedModelError
+from pellucid.tokenizer.pre_tokenizers import PreTokenizer, pre_tokenizer_named
 
 # Kinds of token, `tokenizer.ggml.token_type`.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -97,6 +98,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         )
     tokens = _tokens(metadata)
     kinds = _kinds(metadata, len(tokens))
+    _check_byte_tokens(tokens, kinds)
     # Only the byte-level models are cut by rules that differ from file to file.
     sentencepiece = model == "llama"
     pre_name = str(metadata.get("tokenizer.ggml.pre") or "default")
@@ -143,6 +145,13 @@ def _kinds(metadata: Mapping[str, Any], count: int) -> list[int]:
     return kinds.tolist() if isinstance(kinds, np.ndarray) else [int(kind) for kind in kinds]
 
 
+def _check_byte_tokens(tokens: list[str], kinds: list[int]) -> None:
+    if BYTE in kinds:
+        for token, kind in zip(tokens, kinds, strict=True):
+            if kind == BYTE and re.fullmatch("<0x[0-9A-Fa-f]{2}>", token) is None:
+                raise ModelFileError(f"tokenizer.ggml.tokens has the byte token {token!r}; it must look like <0x0A>")
+
+
 def _scores(metadata: Mapping[str, Any], count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     scores = metadata.get("tokenizer.ggml.scores")
     if scores is None:
@@ -158,6 +167,8 @@ def _merges(metadata: Mapping[str, Any], required: bool) -> list[str] | None:
         if required and merges is None:
             raise ModelFileError("tokenizer.ggml.merges is missing, but a 'gpt2' tokenizer needs its merges")
         return [] if required else None
+    if not isinstance(merges, (list, tuple)) or set(map(type, merges)) != {str}:
+        raise ModelFileError("tokenizer.ggml.merges is not a list of strings")
     return list(merges)
 
 
