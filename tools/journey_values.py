@@ -4,7 +4,7 @@
     python tools/journey_values.py --write    put them into docs/journey.md and docs/journey.zh-CN.md
 
 The last digits depend on the instruction set, so a document is up to date when its numbers agree within
-`TOLERANCE` (`differences`; tests/docs/test_journey.py asks it).
+`TOLERANCE` (`differences`; tests/docs/test_examples.py asks it).
 """
 
 from __future__ import annotations
@@ -396,10 +396,11 @@ def written(document: str, sections: dict[str, str]) -> str:
 def differences(document: str, sections: dict[str, str]) -> list[str]:
     """Names of sections that are missing in the document, or differ by more than rounding."""
     blocks = {m["name"]: m["body"] for m in _BLOCK.finditer(document)}
-    return [name for name, body in sections.items() if name not in blocks or not _agree(blocks[name], body)]
+    return [name for name, body in sections.items() if name not in blocks or not agree(blocks[name], body)]
 
 
-def _agree(one: str, other: str) -> bool:
+def agree(one: str, other: str) -> bool:
+    """Whether two texts are the same but for white space and the rounding of numbers."""
     one, other = (" ".join(side.split()) for side in (one, other))  # a number one digit longer moves its column
     if _NUMBER.sub("#", one) != _NUMBER.sub("#", other):
         return False

@@ -21,20 +21,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pellucid import errors, outputs
+from pellucid import config, errors, outputs
 from pellucid.cli import exit_codes
 from pellucid.cli.verbs import SUBVERBS, VERBS, Verb
-from pellucid.config import EngineArgs
+from pellucid.config import EngineArgs, ModelConfig
 from pellucid.engine import llm_engine
 from pellucid.engine.llm import LLM, RequestStream
 from pellucid.engine.llm_engine import EngineStats
 from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from pellucid.sampling_params import PRESETS, SamplingParams
+from pellucid.tokenizer.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("docs/cli.md", "docs/python-api.md")
 _BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
+
+_ITEM = re.compile(r"^([a-z_]+(?:, [a-z_]+)*): ", re.MULTILINE)
 
 
 def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -103,9 +106,15 @@ def _joined(text: str) -> str:
 
 
 def _paragraphs(thing: Any) -> list[str]:
+    """The docstring's paragraphs without its examples; `name: what it is` at a line's beginning makes a list item."""
     text = inspect.getdoc(thing)
     assert text, f"{thing} has no docstring"
-    return [_joined(part) for part in text.split("\n\n") if not part.lstrip().startswith(">>>")]
+    parts = [_ITEM.sub(_item, part) for part in text.split("\n\n") if not part.lstrip().startswith(">>>")]
+    return ["\n".join(_joined(line) for line in part.split("\f")).strip() for part in parts]
+
+
+def _item(match: re.Match[str]) -> str:
+    return f"\f- {', '.join(code(name) for name in match[1].split(', '))}: "
 
 
 # The Python API
@@ -289,6 +298,8 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "logprob": lambda: attributes(Logprob, outputs),
     "request-metrics": lambda: attributes(RequestMetrics, outputs),
     "engine-stats": lambda: attributes(EngineStats, llm_engine),
+    "tokenizer": lambda: methods(Tokenizer, ("encode", "decode", "token_bytes", "token_text", "is_special", "pieces")),
+    "model-config": lambda: attributes(ModelConfig, config),
     "errors": error_table,
 }
 
