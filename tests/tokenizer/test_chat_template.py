@@ -12,6 +12,7 @@ from small_tokenizers import byte_level, byte_level_metadata, sentencepiece
 from pellucid.errors import ChatTemplateError, InvalidParameterError
 from pellucid.tokenizer import template_environment
 from pellucid.tokenizer.chat_template import ChatTemplate, encode_chat
+from pellucid.tokenizer.shielding import ControlStrings
 from pellucid.tokenizer.tokenizer import Tokenizer
 
 CHATML = (
@@ -71,7 +72,7 @@ class TestMessages:
     def test_the_callers_messages_are_left_alone(self) -> None:
         messages = [{"role": "user", "content": "<s>"}, {"role": "assistant", "content": "x"}]
         before = json.dumps(messages)
-        ChatTemplate(CHATML, control_strings={"<s>": 1}).render(messages, continue_final_message=True)
+        ChatTemplate(CHATML, control_strings=ControlStrings({"<s>": 1})).render(messages, continue_final_message=True)
         assert json.dumps(messages) == before
 
     def test_nesting_is_bounded(self) -> None:

@@ -139,7 +139,7 @@ def test_a_message_that_goes_on() -> None:
 
 
 def test_nothing_is_marked_where_nothing_needs_it() -> None:
-    rendered = ChatTemplate(CHATML, control_strings=TOKENIZER.special_tokens).render(
+    rendered = ChatTemplate(CHATML, control_strings=TOKENIZER.control_strings).render(
         [{"role": "user", "content": "hi"}]
     )
     assert rendered.protected == ()

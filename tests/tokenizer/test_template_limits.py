@@ -89,6 +89,7 @@ BOMBS = {
         "{% for i in range(60) %}{{ m(ns.x, ns.x) }}{% endfor %}{{ ns.x }}"
     ),
     "loops": "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+    "loops over one range": ("{% set r = range(100000) %}" + "{% for a in r %}" * 3 + "{% endfor %}" * 3),
     "loops with text": "{% for a in range(100000) %}" + "x" * 10_000 + "{% endfor %}",
     "cycler": "{% set c = cycler(1) %}" + "{% for a in range(99999) %}" * 2 + "{{ c.next() }}" + "{% endfor %}" * 2,
     "macros": "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(60) }}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,13 @@ class TestSpecialTokens:
             ids = tokenizer.encode("hello<think>hello", parse_special=parse_special)
             assert texts_of(tokenizer, ids) == ["hello", "<think>", "hello"]
             assert not tokenizer.is_special(ids[1])
+
+    def test_text_never_merges_into_a_control_token(self) -> None:
+        tokenizer = byte_level(control=("hello", "<|endoftext|>"), merges=("h e", "l l", "he ll"))
+        metadata = byte_level_metadata(control=("hello", "<|endoftext|>"), merges=("h e", "l l", "he ll"))
+        metadata["tokenizer.ggml.merges"].append("hell o")
+        for made in (tokenizer, Tokenizer.from_gguf(metadata)):
+            assert texts_of(made, made.encode("hello")) == ["hell", "o"]
 
     def test_leftmost_then_longest(self) -> None:
         tokenizer = byte_level(control=("<|endoftext|>", "<a>", "<a><b>", "b><c"), user_defined=("<",))
@@ -197,6 +205,20 @@ class TestMergesFromScores:
         found = merges_from_scores(tokens, scores.astype(np.float32), sorted(ids))
         assert sorted(found) == sorted(plain)
         assert [_rank(pair, pieces) for pair in found] == [_rank(pair, pieces) for pair in plain]
+
+    @given(st.lists(st.text("ab▁é🦙", min_size=1, max_size=7), unique=True, max_size=60), st.randoms())
+    def test_order_without_ties(self, tokens: list[str], random: Random) -> None:
+        scores = list(range(len(tokens)))
+        random.shuffle(scores)
+        pieces = dict(zip(tokens, map(float, scores), strict=True))
+        pairs = [(p[:n], p[n:]) for p in pieces for n in range(1, len(p)) if p[:n] in pieces and p[n:] in pieces]
+        found = merges_from_scores(tokens, np.array(scores, dtype=np.float32), list(range(len(tokens))))
+        assert found == sorted(pairs, key=lambda pair: _rank(pair, pieces))
+
+    def test_pairs_of_one_piece_longest_left_half_first(self) -> None:
+        tokens = ["a", "aa", "aaa"]
+        found = merges_from_scores(tokens, np.array([-1, -2, -3], dtype=np.float32), [0, 1, 2])
+        assert found == [("a", "a"), ("aa", "a"), ("a", "aa")]
 
 
 def _rank(pair: tuple[str, str], pieces: dict[str, float]) -> tuple[float, int, int]:

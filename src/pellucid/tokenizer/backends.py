@@ -1,6 +1,6 @@
-"""The two engines that turn a stretch of plain text into ids, built on the `tokenizers` library.
+"""The two engines that turn a stretch of plain text into ids.
 
-They see text without special tokens only: those are taken out before (special_tokens.py), so that the caller decides
+Byte-level BPE runs on the `tokenizers` library, SentencePiece by scores in sentencepiece.py. They see text without special tokens only: those are taken out before (special_tokens.py), so that the caller decides
 whether a control string in the text is a token or just text.
 """
 
@@ -10,19 +10,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pellucid.errors import ModelFileError
-from pellucid.tokenizer.merges import merges_from_scores
 from pellucid.tokenizer.pre_tokenizers import DIGIT_RUNS, EACH_DIGIT, GPT2_WORDS, PUNCTUATION, PreTokenizer
-from pellucid.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary
+from pellucid.tokenizer.sentencepiece import ScoreMerger
+from pellucid.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, Vocabulary
 
 if TYPE_CHECKING:
     import tokenizers
 
-SPACE_MARK = "▁"
+Encode = Callable[[str], list[int]]
 
 
-def build_backend(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    """The engine for `vocabulary.model`."""
-    return _sentencepiece(vocabulary) if vocabulary.model == "llama" else _byte_level(vocabulary)
+def build_backend(vocabulary: Vocabulary) -> Encode:
+    """The engine for `vocabulary.model`: plain text to ids."""
+    if vocabulary.model == "llama":
+        return _sentencepiece(vocabulary).encode_ids
+    engine = _byte_level(vocabulary)
+    return lambda text: list(engine.encode(text, add_special_tokens=False).ids)
 
 
 def _byte_level(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
@@ -59,24 +62,16 @@ def _steps(rules: PreTokenizer) -> list[tokenizers.pre_tokenizers.PreTokenizer]:
     return steps
 
 
-def _sentencepiece(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    """SentencePiece BPE: spaces become `▁`, merges by score, what is no piece falls back to its UTF-8 bytes."""
-    from tokenizers import Tokenizer, normalizers
-
-    tokens, kinds, unk_id = vocabulary.tokens, vocabulary.kinds, vocabulary.unk_id
-    pieces = vocabulary.pieces_without(UNKNOWN, CONTROL, USER_DEFINED, UNUSED)
-    if vocabulary.merges:
-        merges = _merge_pairs(vocabulary.merges, pieces)
-    else:
-        assert vocabulary.scores is not None
-        merges = merges_from_scores(tokens, vocabulary.scores, vocabulary.ids_of_kinds(NORMAL))
-    # Added after the merges, so that no text merges into it.
-    unknown = tokens[unk_id] if unk_id is not None and kinds[unk_id] in (UNKNOWN, CONTROL) else None
-    if unknown is not None and unk_id is not None:
-        pieces[unknown] = unk_id
-    engine = Tokenizer(_bpe(pieces, merges, unk_token=unknown, fuse_unk=True, byte_fallback=BYTE in kinds))
-    engine.normalizer = normalizers.Replace(" ", SPACE_MARK)
-    return engine
+def _sentencepiece(vocabulary: Vocabulary) -> ScoreMerger:
+    """SentencePiece BPE: spaces become `▁`, joins by score, what is no piece falls back to its UTF-8 bytes."""
+    assert vocabulary.scores is not None  # read_vocabulary refuses a file without them
+    tokens = vocabulary.tokens
+    return ScoreMerger(
+        pieces={tokens[i]: i for i in vocabulary.ids_of_kinds(NORMAL)},
+        scores=vocabulary.scores.tolist(),
+        byte_ids={int(tokens[i][3:5], 16): i for i in vocabulary.ids_of_kinds(BYTE)},
+        unk_id=vocabulary.unk_id,
+    )
 
 
 def _merge_pairs(merges: list[str], pieces: dict[str, int]) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pellucid.errors import ChatTemplateError, InvalidParameterError
-from pellucid.tokenizer.shielding import Shield
+from pellucid.tokenizer.shielding import ControlStrings, Shield
 
 if TYPE_CHECKING:
     from pellucid.tokenizer.tokenizer import Tokenizer
@@ -40,11 +40,11 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: str, bos_token: str = "", eos_token: str = "", control_strings: Mapping[str, int] | None = None
+        self, source: str, bos_token: str = "", eos_token: str = "", control_strings: ControlStrings | None = None
     ) -> None:
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        self._control_strings = dict(control_strings or {})
+        self._control_strings = control_strings if control_strings is not None else ControlStrings({})
 
     def render(
         self,
@@ -132,7 +132,7 @@ def encode_chat(
         source,
         bos_token=_spelling(tokenizer, tokenizer.bos_id),
         eos_token=_spelling(tokenizer, tokenizer.eos_id),
-        control_strings=tokenizer.special_tokens,
+        control_strings=tokenizer.control_strings,
     )
     prompt = template.render(
         messages,

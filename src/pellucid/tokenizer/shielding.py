@@ -25,18 +25,33 @@ _PRIVATE_USE = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE), range(0xE000
 Span = tuple[int, int]
 
 
+class ControlStrings:
+    """The control strings of a tokenizer, prepared for searching; made once per tokenizer."""
+
+    def __init__(self, special_tokens: Mapping[str, int]) -> None:
+        folded = {text.translate(_FOLD): token_id for text, token_id in special_tokens.items()}
+        self.scanner = SpecialTokenScanner(folded)
+        self._heads = {text[:n] for text in folded for n in range(1, len(text))}
+        self._tails = {text[n:] for text in folded for n in range(1, len(text))}
+        self._longest = max(map(len, folded), default=0)
+
+    def may_begin_at_end_of(self, folded: str) -> bool:
+        """Whether the text ends with the first part of a control string."""
+        return any(folded[-n:] in self._heads for n in range(1, min(self._longest, len(folded)) + 1))
+
+    def may_end_at_start_of(self, folded: str) -> bool:
+        """Whether the text begins with the last part of a control string."""
+        return any(folded[:n] in self._tails for n in range(1, min(self._longest, len(folded)) + 1))
+
+
 class Shield:
     """Marks for one rendering, chosen so that they occur nowhere in `data` or `template`.
 
     tail is one more such character, for the caller's own use.
     """
 
-    def __init__(self, control_strings: Mapping[str, int], template: str, data: Any) -> None:
-        folded = {text.translate(_FOLD): token_id for text, token_id in control_strings.items()}
-        self._scanner = SpecialTokenScanner(folded)
-        self._heads = {text[:n] for text in folded for n in range(1, len(text))}
-        self._tails = {text[n:] for text in folded for n in range(1, len(text))}
-        self._longest = max(map(len, folded), default=0)
+    def __init__(self, control_strings: ControlStrings, template: str, data: Any) -> None:
+        self._control_strings = control_strings
         self._marked: set[str] = set()
         self._begin, self._end, self._seam, self.tail = _unused_characters(4, template, data)
 
@@ -53,17 +68,16 @@ class Shield:
     def _protect_text(self, text: str) -> str:
         folded = text.translate(_FOLD)
         parts, at = [], 0
-        for begin, end, _ in self._scanner.matches(folded):
+        for begin, end, _ in self._control_strings.scanner.matches(folded):
             self._marked.add(folded[begin:end])
             begin, end = _with_inner_space(text, at, begin, end)
             parts += [text[at:begin], self._begin, text[begin:end], self._end]
             at = end
         parts.append(text[at:])
         # Half a control string at an edge could meet its other half in the next message: a seam keeps them apart.
-        edge = range(1, min(self._longest, len(folded)) + 1)
-        if any(folded[-n:] in self._heads for n in edge):
+        if self._control_strings.may_begin_at_end_of(folded):
             parts.append(self._seam)
-        if any(folded[:n] in self._tails for n in edge):
+        if self._control_strings.may_end_at_start_of(folded):
             parts.insert(0, self._seam)
         return "".join(parts)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pellucid.errors import InvalidParameterError
-from pellucid.tokenizer.backends import SPACE_MARK, build_backend
+from pellucid.tokenizer.backends import build_backend
+from pellucid.tokenizer.sentencepiece import SPACE_MARK
+from pellucid.tokenizer.shielding import ControlStrings
 from pellucid.tokenizer.special_tokens import SpecialTokenScanner
 from pellucid.tokenizer.vocabulary import BYTE, CONTROL, UNKNOWN, USER_DEFINED, Vocabulary, read_vocabulary
 
@@ -58,7 +61,7 @@ class Tokenizer:
         self._marks_are_spaces = self._sentencepiece and not any(SPACE_MARK in text for text in self.special_tokens)
         self._user_defined_scanner = SpecialTokenScanner(user_defined)
         self._scanner = SpecialTokenScanner(user_defined | self.special_tokens)
-        self._backend = build_backend(vocabulary)
+        self._encode_text = build_backend(vocabulary)
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -69,6 +72,11 @@ class Tokenizer:
         incomplete or contradicts itself.
         """
         return cls(read_vocabulary(metadata))
+
+    @cached_property
+    def control_strings(self) -> ControlStrings:
+        """The texts of the special tokens, as chat templates need them."""
+        return ControlStrings(self.special_tokens)
 
     def _of_kinds(self, *kinds: int) -> dict[str, int]:
         return {self._tokens[i]: i for i in self._vocabulary.ids_of_kinds(*kinds)}
@@ -114,7 +122,7 @@ class Tokenizer:
     def _encode_plain(self, text: str, after_special: bool, ids: list[int]) -> None:
         if text:
             prefix = " " if after_special and self.add_space_prefix else ""
-            ids.extend(self._backend.encode(prefix + text, add_special_tokens=False).ids)
+            ids.extend(self._encode_text(prefix + text))
 
     def _end_of_special(self, text: str, end: int, token_id: int) -> int:
         if self._vocabulary.strips_after_special and self._tokens[token_id] not in _KEEPS_SPACE_AFTER:
