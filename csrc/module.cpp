@@ -149,11 +149,11 @@ NB_MODULE(_native, m) {
       .def_prop_ro("weight_bytes", &Runtime::weight_bytes)
       .def(
           "pack",
-          [](Runtime& r, const std::vector<std::tuple<Bytes1, int, int64_t, std::optional<Ints1>>>& parts, int64_t columns) {
+          [](Runtime& r, const std::vector<std::tuple<Bytes1, int, int64_t, std::optional<Ints1>, bool>>& parts, int64_t columns) {
             std::vector<SegmentSource> sources;
-            for (const auto& [data, type, n, order] : parts) {
+            for (const auto& [data, type, n, order, mapped] : parts) {
               check(!order || static_cast<int64_t>(order->shape(0)) == n, "row_order must have one entry per row");
-              sources.push_back({data.data(), data.size(), type, n, order ? order->data() : nullptr});
+              sources.push_back({data.data(), data.size(), type, n, order ? order->data() : nullptr, mapped});
             }
             const nb::gil_scoped_release free;
             return r.pack(sources, columns);
@@ -206,7 +206,9 @@ NB_MODULE(_native, m) {
              const Rows a = rows(x), o = rows(out);
              const Norm norm = norm_of(weight, eps, a.width);
              const Activation activation = activation_of(kind);
-             check(w.rows() % 2 == 0 && w.panels() % 2 == 0, "gate and up must have one size");
+             check(w.rows() % 2 == 0 && (w.segments().size() == 2 ? w.segments()[0].rows == w.segments()[1].rows
+                                                                  : w.segments().size() == 1 && w.rows() % 32 == 0),
+                   "gate and up must have one size");
              check_product(a, w, o, w.rows() / 2);
              const nb::gil_scoped_release free;
              r.linear_gated(a, norm, w, activation, o);

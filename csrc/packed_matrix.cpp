@@ -1,5 +1,9 @@
 #include "packed_matrix.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 #include <string>
@@ -114,6 +118,34 @@ void pack_panel(int format, const SegmentSource& src, int64_t panel_index, int64
   }
 }
 
+// Gives the whole pages inside [begin, end) of a mapped file back to the system; they are read again if touched.
+void drop_pages(const uint8_t* begin, const uint8_t* end) {
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) & ~(page - 1);
+  const uintptr_t last = reinterpret_cast<uintptr_t>(end) & ~(page - 1);
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+// Packs in pieces, and drops each piece's source, so that a large matrix is never in memory twice.
+void pack_segment(ThreadPool& pool, const SegmentSource& src, const Segment& seg, int64_t columns) {
+  constexpr int64_t kPiece = 64;
+  const size_t panel_source = src.bytes / static_cast<size_t>(src.rows) * kPanelRows;
+  std::atomic<int64_t> next{0};
+  pool.run([&](int) {
+    std::vector<uint8_t> q(static_cast<size_t>(columns));
+    std::vector<float> scale(static_cast<size_t>(columns / 16 + 1)), minimum(static_cast<size_t>(columns / 16 + 1));
+    for (int64_t begin = next.fetch_add(kPiece); begin < seg.panels; begin = next.fetch_add(kPiece)) {
+      const int64_t end = std::min(begin + kPiece, seg.panels);
+      for (int64_t p = begin; p < end; ++p)
+        pack_panel(seg.format, src, p, columns, {q.data(), scale.data(), minimum.data()},
+                   seg.data + static_cast<size_t>(p) * seg.panel_bytes);
+      if (src.mapped && !src.row_order)
+        drop_pages(src.data + static_cast<size_t>(begin) * panel_source,
+                   src.data + std::min(static_cast<size_t>(end) * panel_source, src.bytes));
+    }
+  });
+}
+
 [[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }
 
 }  // namespace
@@ -139,17 +171,7 @@ PackedMatrix::PackedMatrix(Arena& arena, ThreadPool& pool, const std::vector<Seg
     (f.is_float() ? has_float_ : has_int_) = true;
     segments_.push_back(seg);
   }
-  std::atomic<int64_t> next{0};
-  pool.run([&](int) {
-    std::vector<uint8_t> q(static_cast<size_t>(columns));
-    std::vector<float> scale(static_cast<size_t>(columns / 16 + 1)), minimum(static_cast<size_t>(columns / 16 + 1));
-    for (int64_t p = next++; p < panels_; p = next++) {
-      const Segment& seg = segment_of_panel(p);
-      const int64_t i = p - seg.first_panel;
-      pack_panel(seg.format, sources[static_cast<size_t>(&seg - segments_.data())], i, columns,
-                 {q.data(), scale.data(), minimum.data()}, seg.data + static_cast<size_t>(i) * seg.panel_bytes);
-    }
-  });
+  for (size_t i = 0; i < sources.size(); ++i) pack_segment(pool, sources[i], segments_[i], columns);
 }
 
 }  // namespace pellucid

@@ -16,6 +16,7 @@ struct SegmentSource {
   int ggml_type;
   int64_t rows;
   const int32_t* row_order;  // row_order[i]: the source row that becomes row i; nullptr: as they lie
+  bool mapped;               // data is a mapped file: its pages may be dropped once they are packed
 };
 
 struct Segment {

@@ -32,6 +32,8 @@ class WeightPart:
     columns: int
     row_order: npt.NDArray[np.int32] | None = None
     """[rows] row_order[i] is the file's row that becomes row i; None: as they lie."""
+    mapped: bool = False
+    """`data` is a view of a mapped file, whose pages a backend may drop as it packs them."""
 
 
 class Matrix(Protocol):

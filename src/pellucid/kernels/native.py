@@ -68,7 +68,7 @@ class NativeBackend:
         for part in parts:
             if not part.type.served:
                 raise UnsupportedModelError(f"tensor {part.name} is of type {part.type.name}, which has no kernels")
-        described = [(p.data, p.type.ggml_id, p.rows, p.row_order) for p in parts]
+        described = [(p.data, p.type.ggml_id, p.rows, p.row_order, p.mapped) for p in parts]
         try:
             return cast(Matrix, self._runtime.pack(described, parts[0].columns))
         except ValueError as error:

@@ -153,7 +153,7 @@ class _Loader:
     ) -> Matrix:
         tensors = [(self.take(name, (rows, columns), i), order) for name, rows, order in parts]
         packed = self.backend.matrix(
-            [WeightPart(t.name, t.data, t.type, t.shape[0], columns, order) for t, order in tensors]
+            [WeightPart(t.name, t.data, t.type, t.shape[0], columns, order, mapped=True) for t, order in tensors]
         )
         for tensor, _ in tensors:
             tensor.release()
