@@ -133,9 +133,9 @@ def main() -> None:
             if arguments.token_by_token:
                 engines.append(LlamaCppEngine(path, arguments.threads, token_by_token=True))
         for row in measure(golden, load_head(path), engines):
-            results.append({"model": name, **row})
+            results.append({"model": path.name, **row})
             print(
-                f"{name:24s} {row['engine']:44s} {row['tokens']:6d} {row['mean_kl']:9.2e} {row['max_kl']:9.2e} "
+                f"{path.name:24s} {row['engine']:44s} {row['tokens']:6d} {row['mean_kl']:9.2e} {row['max_kl']:9.2e} "
                 f"{row['agreement']:9.2%}"
             )
     print(json.dumps({"benchmark": "fidelity", "threads": arguments.threads, "results": results}))

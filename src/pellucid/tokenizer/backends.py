@@ -1,7 +1,8 @@
 """The two engines that turn a stretch of plain text into ids.
 
-Byte-level BPE runs on the `tokenizers` library, SentencePiece by scores in sentencepiece.py. They see text without special tokens only: those are taken out before (special_tokens.py), so that the caller decides
-whether a control string in the text is a token or just text.
+Byte-level BPE runs on the `tokenizers` library, SentencePiece by scores in sentencepiece.py. They see text without
+special tokens only: those are taken out before (special_tokens.py), so that the caller decides whether a control
+string in the text is a token or just text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SentencePiece BPE from scores: among all neighbours whose join is a piece, the best score is joined first.
 
-This is the algorithm of SentencePiece's own BPE model (Kudo and Richardson 2018, section 3.1) with a heap, worked on the
+This is the algorithm of SentencePiece's own BPE model (Kudo and Richardson 2018, section 3.1), with a heap, on the
 scores of the file. The `tokenizers` library would need the vocabulary as pairs in order of rank, and Gemma's 262,144
 pieces become half a million of them: see docs/decisions/014.
 """
