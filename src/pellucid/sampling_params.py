@@ -58,9 +58,7 @@ class SamplingParams:
     max_tokens: int | None = field(
         default=None, metadata=_help("Most tokens to generate; to the end of the context when unset.")
     )
-    min_tokens: int = field(
-        default=0, metadata=_help("End and stop tokens are impossible before this many tokens.")
-    )
+    min_tokens: int = field(default=0, metadata=_help("End and stop tokens are impossible before this many tokens."))
     stop: tuple[str, ...] = field(default=(), metadata=_help("Strings that end the answer and are not part of it."))
     stop_token_ids: tuple[int, ...] = field(default=(), metadata=_help("Token ids that end the answer."))
     include_stop_str_in_output: bool = field(default=False, metadata=_help("Keep the stop string in the text."))

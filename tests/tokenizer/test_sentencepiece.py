@@ -15,11 +15,7 @@ ALPHABET = "ab▁é🦙"
 def plain(text: str, pieces: dict[str, int], scores: list[float]) -> list[str]:
     symbols = list(text.replace(" ", "▁"))
     while True:
-        joins = [
-            (-scores[pieces[a + b]], i)
-            for i, (a, b) in enumerate(itertools.pairwise(symbols))
-            if a + b in pieces
-        ]
+        joins = [(-scores[pieces[a + b]], i) for i, (a, b) in enumerate(itertools.pairwise(symbols)) if a + b in pieces]
         if not joins:
             return symbols
         _, at = min(joins)

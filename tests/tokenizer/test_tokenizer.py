@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from small_tokenizers import (
 )
 
 from pellucid.errors import InvalidParameterError, ModelFileError, UnsupportedModelError
-from pellucid.tokenizer.merges import merges_from_scores
 from pellucid.tokenizer.tokenizer import Tokenizer
 
 # Any Unicode text; half surrogate pairs are no text.
@@ -191,38 +189,6 @@ class TestSentencePiece:
         metadata["tokenizer.ggml.token_type"] = [UNUSED if kind == BYTE else kind for kind in kinds]
         ids = Tokenizer.from_gguf(metadata).encode("helloé", add_special_tokens=False)
         assert ids[-1] == 0
-
-
-class TestMergesFromScores:
-    @given(st.data())
-    def test_equal_to_the_plain_definition(self, data: st.DataObject) -> None:
-        tokens = data.draw(st.lists(st.text("ab▁é🦙", min_size=1, max_size=7), unique=True, max_size=60))
-        scores = np.array(data.draw(st.lists(st.integers(-9, 0), min_size=len(tokens), max_size=len(tokens))))
-        ids = data.draw(st.lists(st.sampled_from(range(len(tokens))), unique=True)) if tokens else []
-        pieces = {tokens[i]: float(scores[i]) for i in ids}
-        pairs = [(p[:n], p[n:]) for p in pieces for n in range(1, len(p)) if p[:n] in pieces and p[n:] in pieces]
-        plain = sorted(pairs, key=lambda pair: (-pieces[pair[0] + pair[1]], -len(pair[0]), -len(pair[1])))
-        found = merges_from_scores(tokens, scores.astype(np.float32), sorted(ids))
-        assert sorted(found) == sorted(plain)
-        assert [_rank(pair, pieces) for pair in found] == [_rank(pair, pieces) for pair in plain]
-
-    @given(st.lists(st.text("ab▁é🦙", min_size=1, max_size=7), unique=True, max_size=60), st.randoms())
-    def test_order_without_ties(self, tokens: list[str], random: Random) -> None:
-        scores = list(range(len(tokens)))
-        random.shuffle(scores)
-        pieces = dict(zip(tokens, map(float, scores), strict=True))
-        pairs = [(p[:n], p[n:]) for p in pieces for n in range(1, len(p)) if p[:n] in pieces and p[n:] in pieces]
-        found = merges_from_scores(tokens, np.array(scores, dtype=np.float32), list(range(len(tokens))))
-        assert found == sorted(pairs, key=lambda pair: _rank(pair, pieces))
-
-    def test_pairs_of_one_piece_longest_left_half_first(self) -> None:
-        tokens = ["a", "aa", "aaa"]
-        found = merges_from_scores(tokens, np.array([-1, -2, -3], dtype=np.float32), [0, 1, 2])
-        assert found == [("a", "a"), ("aa", "a"), ("a", "aa")]
-
-
-def _rank(pair: tuple[str, str], pieces: dict[str, float]) -> tuple[float, int, int]:
-    return -pieces[pair[0] + pair[1]], -len(pair[0]), -len(pair[1])
 
 
 def bytes_without_a_token(tokenizer: Tokenizer) -> set[int]:

@@ -1,12 +1,12 @@
 """Logits to the next id. In the order of the journey:
 
-    state.py        SamplingState: what the stages may look at (parameters, ids so far, token counts)
-    stages.py       STAGES: every stage in its order, and `run_stages` that runs those which are not neutral
-    candidates.py   Candidates: the tokens still in the race; min-p, top-k, top-p and the pick without a full sort
-    draw.py         uniform(seed, sample_index, position): Philox, a pure function
-    logprobs.py     logprobs and ranks of the raw logits
-    sampler.py      Sampler: one call per token that puts these together
-    recorder.py     StageRecorder: an observer that notes what every stage did
+state.py        SamplingState: what the stages may look at (parameters, ids so far, token counts)
+stages.py       STAGES: every stage in its order, and `run_stages` that runs those which are not neutral
+candidates.py   Candidates: the tokens still in the race; min-p, top-k, top-p and the pick without a full sort
+draw.py         uniform(seed, sample_index, position): Philox, a pure function
+logprobs.py     logprobs and ranks of the raw logits
+sampler.py      Sampler: one call per token that puts these together
+recorder.py     StageRecorder: an observer that notes what every stage did
 """
 
 from __future__ import annotations

@@ -34,9 +34,7 @@ class Sampler:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
 
-    def sample(
-        self, logits: FloatArray, request: SamplingState, observer: StageObserver | None = None
-    ) -> SampledToken:
+    def sample(self, logits: FloatArray, request: SamplingState, observer: StageObserver | None = None) -> SampledToken:
         """The token at `request.position`, a pure function of (logits, params, ids so far, seed, sample_index).
 
         `logits` are the raw float32 logits [vocab_size], read and not changed. The caller appends the token to

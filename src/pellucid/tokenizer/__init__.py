@@ -4,7 +4,7 @@
     vocabulary.py            what the metadata says: pieces, kinds, special ids, every end-of-generation id
     pre_tokenizers.py        how text is cut before merging: one row for each `tokenizer.ggml.pre` name
     backends.py              the two engines of the `tokenizers` library: byte-level BPE and SentencePiece BPE
-    merges.py                the merge list that a SentencePiece vocabulary with scores implies
+    sentencepiece.py         SentencePiece BPE: the best score is joined first
     special_tokens.py        finding control and user-defined tokens in text, longest first, in linear time
     detokenizer.py           IncrementalDetokenizer: ids to text one by one, no half character ever shown
     chat_template.py         messages to a prompt: checks, ChatTemplate, encode_chat
