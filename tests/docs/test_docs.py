@@ -84,7 +84,7 @@ def test_names_in_links_are_in_the_files_they_lead_to(document: Path) -> None:
 
 @each_document
 def test_files_that_are_named_exist(document: Path) -> None:
-    homes = (ROOT, ROOT / "src" / "pellucid", document.parent)
+    homes = (ROOT, ROOT / "src", ROOT / "src" / "pellucid", document.parent)
     for name in re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|h|cpp|inl|md|toml))`", prose(document)):
         assert any((home / name).exists() for home in homes), name
 
