@@ -1,0 +1,1 @@
+"""llama.cpp through llama-cpp-python, compiled for this machine."""

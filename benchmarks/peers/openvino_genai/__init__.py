@@ -1,0 +1,1 @@
+"""OpenVINO GenAI, which reads GGUF files of some architectures and types itself."""

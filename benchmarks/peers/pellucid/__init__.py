@@ -1,0 +1,1 @@
+"""Pellucid itself, through LLMEngine.step: the environment that runs the benchmark has it."""

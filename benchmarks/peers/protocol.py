@@ -1,0 +1,145 @@
+"""A worker's side of the pipe: one JSON object per line in, one out. Standard library only.
+
+Calls, each with the fields it takes and those of its answer:
+
+    load        path, threads, max_tokens, max_streams      seconds, details
+    prepare     streams, tokens (of each)                    –
+    generate    prompts, num_tokens                          first_s, total_s, window_s, window_tokens, token_ids
+    fidelity    golden, head, limit                          tokens, mean_kl, max_kl, agreement
+
+A call that fails is answered with {"error": …}, and the worker goes on. It ends when its input does. What an engine
+prints goes to stderr, so that it can not come between the answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+Emitted = list[tuple[int, int]]
+"""(stream, token id) of each token that one step produced."""
+SHOWN_TOKENS = 16
+"""First tokens of each stream that an answer holds: enough to see that two engines run the same model."""
+
+
+class Engine(Protocol):
+    """One engine, as a worker drives it."""
+
+    def load(self, path: Path, threads: int, max_tokens: int, max_streams: int) -> dict[str, str]:
+        """Get ready to serve that many tokens of context in all; gives back versions and settings worth printing."""
+        ...
+
+    def prepare(self, streams: int, tokens: int) -> None:
+        """The next calls have so many streams of at most so many tokens each."""
+        ...
+
+    def generate(self, prompts: list[list[int]], num_tokens: int) -> Iterator[Emitted]:
+        """Greedy, `num_tokens` for every prompt whatever they are; yields after each step."""
+        ...
+
+    def logits(self, token_ids: list[int]) -> Iterator[Any]:
+        """Logits of one sequence as float32 arrays [R, vocab], at most 128 rows at a time."""
+        ...
+
+
+@dataclass(slots=True)
+class Clock:
+    """Times of one generation, fed step by step.
+
+    The window opens when every stream has its first token and closes when the first of them has its last: all streams
+    run in it, so its tokens per second are those of a full batch.
+    """
+
+    num_streams: int
+    num_tokens: int
+    begin: float
+    token_ids: list[list[int]] = field(init=False)
+    first: float = 0.0
+    window_end: float = 0.0
+    end: float = 0.0
+    window_tokens: int = 0
+    _num_started: int = 0
+    _is_open: bool = True
+
+    def __post_init__(self) -> None:
+        self.token_ids = [[] for _ in range(self.num_streams)]
+
+    def add(self, emitted: Emitted, now: float) -> None:
+        """Take in one step that ended at `now`."""
+        was_full = self._num_started == self.num_streams
+        for stream, token_id in emitted:
+            ids = self.token_ids[stream]
+            self._num_started += not ids
+            ids.append(token_id)
+        if was_full and self._is_open:
+            self.window_tokens += len(emitted)
+            self.window_end = now
+        elif not was_full and self._num_started == self.num_streams:
+            self.first = self.window_end = now
+        self._is_open = self._is_open and all(len(ids) < self.num_tokens for ids in self.token_ids)
+        self.end = now
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to `generate`. Raises `RuntimeError` when a stream has not as many tokens as asked for."""
+        wrong = [len(ids) for ids in self.token_ids if len(ids) != self.num_tokens]
+        if wrong:
+            raise RuntimeError(f"{len(wrong)} streams gave {wrong[0]} tokens instead of {self.num_tokens}")
+        return {
+            "first_s": self.first - self.begin,
+            "total_s": self.end - self.begin,
+            "window_s": self.window_end - self.first,
+            "window_tokens": self.window_tokens,
+            "token_ids": [ids[:SHOWN_TOKENS] for ids in self.token_ids],
+        }
+
+
+def timed(engine: Engine, prompts: list[list[int]], num_tokens: int) -> dict[str, Any]:
+    """Generate and measure."""
+    clock = Clock(len(prompts), num_tokens, time.perf_counter())
+    for emitted in engine.generate(prompts, num_tokens):
+        clock.add(emitted, time.perf_counter())
+    return clock.answer()
+
+
+def answer(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
+    """Carry out one request."""
+    name = request["call"]
+    if name == "load":
+        begin = time.perf_counter()
+        details = engine.load(
+            Path(request["path"]), request["threads"], request["max_tokens"], request["max_streams"]
+        )
+        return {"seconds": time.perf_counter() - begin, "details": details}
+    if name == "prepare":
+        engine.prepare(request["streams"], request["tokens"])
+        return {}
+    if name == "generate":
+        return timed(engine, request["prompts"], request["num_tokens"])
+    if name == "fidelity":
+        from benchmarks.peers.fidelity import compare
+
+        return compare(engine, Path(request["golden"]), Path(request["head"]), request["limit"])
+    raise ValueError(f"unknown call {name!r}")
+
+
+def serve(engine: Engine) -> None:
+    """Answer calls until the input ends."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    for line in sys.stdin:
+        try:
+            result = answer(engine, json.loads(line))
+        except BaseException as error:  # an engine may raise anything; the run must go on without it
+            if isinstance(error, KeyboardInterrupt):
+                return
+            traceback.print_exc()
+            result = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(result) + "\n")
+        answers.flush()

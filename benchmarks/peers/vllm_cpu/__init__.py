@@ -1,0 +1,1 @@
+"""vLLM's CPU build in bfloat16, from the dequantised GGUF file."""
