@@ -126,6 +126,8 @@ class EngineArgs:
     seed: int | None = field(default=None, metadata={"help": "Seed from which requests without one are given theirs."})
 
     def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model:
+            raise InvalidParameterError("model", f"model is {self.model!r}, but must be a name or a path as a string")
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory_bytes", "threads"):
             value: Any = getattr(self, name)
             optional = name in ("max_model_len", "kv_cache_memory_bytes", "threads")
