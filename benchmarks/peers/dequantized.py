@@ -23,6 +23,11 @@ def export_folder(path: Path) -> Path:
     folder = cache / "bfloat16" / path.stem
     if not (folder / "config.json").exists():
         making = folder.with_name(folder.name + ".part")
-        load_bfloat16(path).save_pretrained(making)
+        model = load_bfloat16(path)
+        # The weights are plain bfloat16 by now; the marks of where they came from would forbid to save them.
+        model.hf_quantizer = None
+        if hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
+        model.save_pretrained(making)
         making.rename(folder)
     return folder

@@ -113,9 +113,7 @@ def answer(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
     name = request["call"]
     if name == "load":
         begin = time.perf_counter()
-        details = engine.load(
-            Path(request["path"]), request["threads"], request["max_tokens"], request["max_streams"]
-        )
+        details = engine.load(Path(request["path"]), request["threads"], request["max_tokens"], request["max_streams"])
         return {"seconds": time.perf_counter() - begin, "details": details}
     if name == "prepare":
         engine.prepare(request["streams"], request["tokens"])
