@@ -6,6 +6,19 @@ message alone and exits with code 2, the server turns it into an OpenAI-shaped b
 
 from __future__ import annotations
 
+from typing import Any
+
+_MAX_SHOWN = 80
+
+
+def shown(value: Any) -> str:
+    """A value as an error's sentence can hold it, in one short line: a hostile one may be megabytes long."""
+    try:
+        text = repr(value).replace("\n", " ")
+    except Exception:  # a whole number of more digits than Python prints, a list that nests too deeply, …
+        return "a number too long to show" if isinstance(value, int) else f"a {type(value).__name__}"
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
 
 class PellucidError(Exception):
     """Base of all errors that are the caller's, the file's or the machine's, never a bug of ours."""

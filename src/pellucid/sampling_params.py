@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from pellucid.errors import InvalidParameterError
+from pellucid.errors import InvalidParameterError, shown
 
 PresetName = Literal["factual", "creative", "greedy"]
 
@@ -102,7 +102,7 @@ class SamplingParams:
     def _check_together(self) -> None:
         """Refuse values that are in range one by one, but leave nothing to do."""
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise _refusal("min_tokens", self.min_tokens, f"at most max_tokens, which is {_shown(self.max_tokens)}")
+            raise _refusal("min_tokens", self.min_tokens, f"at most max_tokens, which is {shown(self.max_tokens)}")
         if self.allowed_token_ids is None:
             return
         if not self.allowed_token_ids:
@@ -134,16 +134,7 @@ def sampling_param_names() -> tuple[str, ...]:
 
 
 def _refusal(name: str, value: Any, allowed: str) -> InvalidParameterError:
-    return InvalidParameterError(name, f"{name} is {_shown(value)}, but must be {allowed}")
-
-
-def _shown(value: Any) -> str:
-    """The value as a message can hold it: a hostile one may be megabytes long."""
-    try:
-        text = repr(value)
-    except ValueError:  # a whole number of more digits than Python prints
-        text = "a number too long to show"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return InvalidParameterError(name, f"{name} is {shown(value)}, but must be {allowed}")
 
 
 def _integer(name: str, value: Any, low: int, high: int | None, *, allowed: str | None = None) -> int:
@@ -200,7 +191,7 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
         raise _refusal(name, value, "a list of token ids, whole numbers from 0")
     for token_id in value:
         if not _is_integer(token_id) or token_id < 0:
-            raise InvalidParameterError(name, f"{name} has {_shown(token_id)}, but token ids are whole numbers from 0")
+            raise InvalidParameterError(name, f"{name} has {shown(token_id)}, but token ids are whole numbers from 0")
     return tuple(sorted(map(int, value)) if isinstance(value, (set, frozenset)) else map(int, value))
 
 
@@ -214,7 +205,7 @@ def _bias(value: Any) -> dict[int, float]:
     for key, number in value.items():
         token_id = _bias_id(key)
         if token_id is None:
-            raise InvalidParameterError(name, f"{name} has the key {_shown(key)}, but ids are whole numbers from 0")
+            raise InvalidParameterError(name, f"{name} has the key {shown(key)}, but ids are whole numbers from 0")
         if token_id in bias:
             raise InvalidParameterError(name, f"{name} has the token id {token_id} twice, but must have it once")
         bias[token_id] = _number(f"{name}[{token_id}]", number, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)

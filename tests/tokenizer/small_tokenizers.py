@@ -65,3 +65,18 @@ def sentencepiece(**keywords: Any) -> Tokenizer:
 def texts_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     """Each token as text."""
     return [tokenizer.token_text(token_id) for token_id in ids]
+
+
+# RFC 3629, section 4.
+NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
+
+
+def bytes_without_a_token(tokenizer: Tokenizer) -> set[int]:
+    """Bytes that no text may have, because the vocabulary has no token for them."""
+    single = {tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)}
+    return {byte for byte in range(256) if bytes([byte]) not in single and byte not in NEVER_IN_UTF8}
+
+
+def spellable(text: str, lost: set[int]) -> str:
+    """The text without the characters that have one of those bytes."""
+    return "".join(c for c in text if not lost.intersection(c.encode()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from typing import Any
 
@@ -13,11 +15,14 @@ from small_tokenizers import (
     BYTE,
     CONTROL,
     NORMAL,
+    UNKNOWN,
     UNUSED,
     byte_level,
     byte_level_metadata,
+    bytes_without_a_token,
     sentencepiece,
     sentencepiece_metadata,
+    spellable,
     texts_of,
 )
 
@@ -61,9 +66,11 @@ class TestSpecialTokens:
     def test_text_alone_never_gives_a_control_token(self, model: str, request: pytest.FixtureRequest) -> None:
         tokenizer: Tokenizer = request.getfixturevalue(model)
 
+        lost = bytes_without_a_token(tokenizer)
+
         @given(HOSTILE)
         def check(text: str) -> None:
-            ids = tokenizer.encode(text, add_special_tokens=False, parse_special=False)
+            ids = tokenizer.encode(spellable(text, lost), add_special_tokens=False, parse_special=False)
             assert not any(tokenizer.is_special(i) for i in ids)
 
         check()
@@ -191,16 +198,6 @@ class TestSentencePiece:
         assert ids[-1] == 0
 
 
-def bytes_without_a_token(tokenizer: Tokenizer) -> set[int]:
-    """Bytes that text loses, because the vocabulary has no token for them (as with transformers and llama.cpp)."""
-    single = {tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)}
-    return {byte for byte in range(256) if bytes([byte]) not in single and byte not in NEVER_IN_UTF8}
-
-
-# RFC 3629, section 4.
-NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
-
-
 class TestRoundTrip:
     @pytest.mark.parametrize("model", ["smollm2", "gemma3"])
     def test_any_text(self, model: str, request: pytest.FixtureRequest) -> None:
@@ -211,7 +208,7 @@ class TestRoundTrip:
 
         @given(TEXT | HOSTILE)
         def check(text: str) -> None:
-            text = "".join(c for c in text if not lost.intersection(c.encode()))
+            text = spellable(text, lost)
             if model == "gemma3":
                 # SentencePiece has one spelling for a space and for ▁.
                 text = text.replace("▁", " ")
@@ -220,6 +217,17 @@ class TestRoundTrip:
             assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
         check()
+
+    def test_what_no_token_can_spell_is_refused_and_not_dropped(self, smollm2: Tokenizer) -> None:
+        """transformers and llama.cpp leave such characters out without a word."""
+        for text, name in (("a\x04b", r"U\+0004"), ("a\U0004fffe", r"U\+4FFFE")):
+            with pytest.raises(InvalidParameterError, match=name):
+                smollm2.encode(text)
+        metadata = sentencepiece_metadata()
+        kinds = metadata["tokenizer.ggml.token_type"]
+        metadata["tokenizer.ggml.token_type"] = [UNUSED if kind in (BYTE, UNKNOWN) else kind for kind in kinds]
+        with pytest.raises(InvalidParameterError, match=r"U\+00E9"):
+            Tokenizer.from_gguf(metadata).encode("helloé")
 
     @given(TEXT)
     def test_small_vocabularies(self, text: str) -> None:
@@ -272,6 +280,16 @@ class TestPieces:
         ]
 
 
+def refusal_of(metadata: dict[str, Any]) -> str | None:
+    """What a tokenizer or its first text was refused with; any other error is a failure."""
+    try:
+        tokenizer = Tokenizer.from_gguf(metadata)
+        tokenizer.decode(tokenizer.encode("hello"))
+    except (ModelFileError, UnsupportedModelError, InvalidParameterError) as error:
+        return str(error)
+    return None
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         ("changes", "kind", "message"),
@@ -289,6 +307,27 @@ class TestErrors:
     def test_metadata(self, changes: dict[str, Any], kind: type[Exception], message: str) -> None:
         with pytest.raises(kind, match=message):
             byte_level(**changes)
+
+    @pytest.mark.parametrize("make", [byte_level_metadata, sentencepiece_metadata])
+    def test_every_key_with_every_kind_of_value(self, make: Any) -> None:
+        """A key of the wrong type is refused by its name; none is taken for what it is not."""
+        metadata = make()
+        count = len(metadata["tokenizer.ggml.tokens"])
+        values: list[Any] = ["x", -1, 2**40, 1.0, math.nan, 1e300, True, [], ["a", "b"], [1, 2], [[1], [2, 3]]]
+        values += [kind * count for kind in ([99], [-1], [2.5], [math.nan], ["a"], [""])]
+        values += [
+            np.asarray(value)
+            for value in values
+            if isinstance(value, list) and not isinstance(value[:1], str) and np.ndim(value[:1]) == 1
+        ]
+        names = ["bos", "eos", "eot", "eom", "unknown", "padding"]
+        keys = {*metadata, "tokenizer.chat_template", "tokenizer.chat_template.tool_use", "general.name"}
+        keys |= {f"tokenizer.ggml.{name}_token_id" for name in names}
+        keys |= {f"tokenizer.ggml.{key}" for key in ("add_bos_token", "add_space_prefix", "eos_token_ids", "scores")}
+        for key, value in itertools.product(sorted(keys), values):
+            sentence = refusal_of(metadata | {key: value})
+            assert sentence is None or key in sentence or " tokens" in sentence, (key, value, sentence)
+            assert len(sentence or "") < 1000, key
 
     def test_merges(self) -> None:
         metadata = byte_level_metadata()

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from pellucid.errors import ModelFileError
 from pellucid.tokenizer.pre_tokenizers import DIGIT_RUNS, EACH_DIGIT, GPT2_WORDS, PUNCTUATION, PreTokenizer
 from pellucid.tokenizer.sentencepiece import ScoreMerger
-from pellucid.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, Vocabulary
+from pellucid.tokenizer.vocabulary import (
+    BYTE,
+    BYTE_OF_CHARACTER,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    Vocabulary,
+    no_token_for,
+)
 
 if TYPE_CHECKING:
     import tokenizers
@@ -26,7 +34,21 @@ def build_backend(vocabulary: Vocabulary) -> Encode:
     if vocabulary.model == "llama":
         return _sentencepiece(vocabulary).encode_ids
     engine = _byte_level(vocabulary)
-    return lambda text: list(engine.encode(text, add_special_tokens=False).ids)
+    pieces = vocabulary.pieces_without(CONTROL, UNKNOWN)
+    lost = frozenset(byte for code, byte in BYTE_OF_CHARACTER.items() if chr(code) not in pieces)
+
+    def encode(text: str) -> list[int]:
+        _check_bytes(text, lost)
+        return list(engine.encode(text, add_special_tokens=False).ids)
+
+    return encode
+
+
+def _check_bytes(text: str, lost: frozenset[int]) -> None:
+    """Refuse a text with bytes that have no token, which the engine would drop (SmolLM2 lacks a few controls)."""
+    data = text.encode()
+    if any(byte in data for byte in lost):
+        raise no_token_for(next(c for c in text if not lost.isdisjoint(c.encode())))
 
 
 def _byte_level(vocabulary: Vocabulary) -> tokenizers.Tokenizer:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
+from pellucid.tokenizer.vocabulary import no_token_for
+
 SPACE_MARK = "▁"
 _MAX_CACHED_WORDS = 50_000
 _MAX_CACHED_LENGTH = 32
@@ -105,6 +107,8 @@ class ScoreMerger:
                 ids += [self._byte_ids[byte] for byte in data]
             elif self._unk_id is not None:
                 ids.append(self._unk_id)
+            else:
+                raise no_token_for(symbol[0])
         return ids
 
     def _fuse_unknown(self, ids: list[int]) -> list[int]:

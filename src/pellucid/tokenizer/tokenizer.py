@@ -11,12 +11,15 @@ from pellucid.tokenizer.backends import build_backend
 from pellucid.tokenizer.sentencepiece import SPACE_MARK
 from pellucid.tokenizer.shielding import ControlStrings
 from pellucid.tokenizer.special_tokens import SpecialTokenScanner
-from pellucid.tokenizer.vocabulary import BYTE, CONTROL, UNKNOWN, USER_DEFINED, Vocabulary, read_vocabulary
-
-# GPT-2's printable spelling of bytes (openai/gpt-2, src/encoder.py, `bytes_to_unicode`).
-_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_BYTE_OF_CHARACTER = {byte: byte for byte in _PRINTABLE}
-_BYTE_OF_CHARACTER |= {256 + n: byte for n, byte in enumerate(b for b in range(256) if b not in set(_PRINTABLE))}
+from pellucid.tokenizer.vocabulary import (
+    BYTE,
+    BYTE_OF_CHARACTER,
+    CONTROL,
+    UNKNOWN,
+    USER_DEFINED,
+    Vocabulary,
+    read_vocabulary,
+)
 
 # The tokens of Phi-3 that do not swallow white space after them.
 _KEEPS_SPACE_AFTER = ("<unk>", "<s>", "<|endoftext|>")
@@ -179,7 +182,7 @@ class Tokenizer:
         if self._sentencepiece:
             return token.replace(SPACE_MARK, " ").encode("utf-8", "surrogateescape")
         try:
-            return bytes(_BYTE_OF_CHARACTER[ord(character)] for character in token)
+            return bytes(BYTE_OF_CHARACTER[ord(character)] for character in token)
         except KeyError:
             # Not in the byte alphabet: an added token that the file calls normal is shown as it is spelled.
             return token.encode("utf-8", "surrogateescape")

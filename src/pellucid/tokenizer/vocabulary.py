@@ -5,16 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from pellucid.errors import ModelFileError, UnsupportedModelError
+from pellucid.errors import InvalidParameterError, ModelFileError, UnsupportedModelError, shown
 from pellucid.tokenizer.pre_tokenizers import PreTokenizer, pre_tokenizer_named
 
 # Kinds of token, `tokenizer.ggml.token_type`.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MODELS = ("gpt2", "llama")
+
+# GPT-2's printable spelling of bytes (openai/gpt-2, src/encoder.py, `bytes_to_unicode`).
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+BYTE_OF_CHARACTER = {byte: byte for byte in _PRINTABLE}
+BYTE_OF_CHARACTER |= {256 + n: byte for n, byte in enumerate(b for b in range(256) if b not in set(_PRINTABLE))}
 
 # End-of-turn and end-of-text tokens known by their text, because many files name only one of theirs
 # (the list of llama.cpp, src/llama-vocab.cpp).
@@ -85,6 +91,15 @@ class Vocabulary:
         return pieces
 
 
+def no_token_for(character: str) -> InvalidParameterError:
+    """The refusal of a text with a character that no tokens can spell: nothing of a prompt is dropped in silence."""
+    return InvalidParameterError(
+        "prompt",
+        f"the text has the character {character!a} (U+{ord(character):04X}), for which the model's vocabulary has no "
+        f"tokens: take it out",
+    )
+
+
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     """Check the `tokenizer.*` keys of `metadata` and gather them.
 
@@ -92,16 +107,16 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     missing or contradict each other; both name the key.
     """
     model = metadata.get("tokenizer.ggml.model")
-    if model not in MODELS:
+    if not isinstance(model, str) or model not in MODELS:
         raise UnsupportedModelError(
-            f"tokenizer.ggml.model is {model!r}, which is not supported; supported are: {', '.join(MODELS)}"
+            f"tokenizer.ggml.model is {shown(model)}, which is not supported; supported are: {', '.join(MODELS)}"
         )
     tokens = _tokens(metadata)
     kinds = _kinds(metadata, len(tokens))
     _check_byte_tokens(tokens, kinds)
     # Only the byte-level models are cut by rules that differ from file to file.
     sentencepiece = model == "llama"
-    pre_name = str(metadata.get("tokenizer.ggml.pre") or "default")
+    pre_name = _text(metadata, "tokenizer.ggml.pre") or "default"
     pre_tokenizer = PreTokenizer("none") if sentencepiece else pre_tokenizer_named(pre_name)
     index = dict(zip(tokens, range(len(tokens)), strict=True))
     ids = _SpecialIds(metadata, tokens, kinds)
@@ -109,7 +124,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     eos_id = ids.read("eos", defaults[1])
     end_ids = _end_ids(metadata, ids, index, kinds, eos_id)
     return Vocabulary(
-        model=str(model),
+        model=model,
         pre_tokenizer=pre_tokenizer,
         tokens=tokens,
         index=index,
@@ -137,12 +152,27 @@ def _tokens(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def _kinds(metadata: Mapping[str, Any], count: int) -> list[int]:
-    kinds = metadata.get("tokenizer.ggml.token_type")
+    kinds = _per_token(metadata, "tokenizer.ggml.token_type", count)
     if kinds is None:
         return [NORMAL] * count
-    if len(kinds) != count:
-        raise ModelFileError(f"tokenizer.ggml.token_type has {len(kinds)} entries, but there are {count} tokens")
-    return kinds.tolist() if isinstance(kinds, np.ndarray) else [int(kind) for kind in kinds]
+    if kinds.dtype.kind not in "iu" or int(kinds.min()) < 0 or int(kinds.max()) > BYTE:
+        raise ModelFileError(f"tokenizer.ggml.token_type is {shown(kinds)}, but must be whole numbers from 0 to {BYTE}")
+    listed: list[int] = kinds.tolist()
+    return listed
+
+
+def _per_token(metadata: Mapping[str, Any], key: str, count: int) -> np.ndarray[Any, np.dtype[Any]] | None:
+    """An array with one number for each token, or None where the file has none."""
+    values = metadata.get(key)
+    if values is None:
+        return None
+    is_plain = isinstance(values, np.ndarray) or (isinstance(values, list) and set(map(type, values)) <= {int, float})
+    array = np.asarray(values if is_plain else "")
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise ModelFileError(f"{key} is {shown(values)}, but must be an array of numbers")
+    if len(array) != count:
+        raise ModelFileError(f"{key} has {len(array)} entries, but there are {count} tokens")
+    return array
 
 
 def _check_byte_tokens(tokens: list[str], kinds: list[int]) -> None:
@@ -153,28 +183,38 @@ def _check_byte_tokens(tokens: list[str], kinds: list[int]) -> None:
 
 
 def _scores(metadata: Mapping[str, Any], count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    scores = metadata.get("tokenizer.ggml.scores")
+    scores = _per_token(metadata, "tokenizer.ggml.scores", count)
     if scores is None:
         raise ModelFileError("tokenizer.ggml.scores is missing, but a 'llama' tokenizer merges by score")
-    if len(scores) != count:
-        raise ModelFileError(f"tokenizer.ggml.scores has {len(scores)} entries, but there are {count} tokens")
+    if np.isnan(scores).any():
+        raise ModelFileError("tokenizer.ggml.scores has NaN, but a 'llama' tokenizer merges by score")
     return np.asarray(scores, dtype=np.float32)
 
 
 def _merges(metadata: Mapping[str, Any], required: bool) -> list[str] | None:
     merges = metadata.get("tokenizer.ggml.merges")
-    if merges is None or len(merges) == 0:
-        if required and merges is None:
+    if merges is None:
+        if required:
             raise ModelFileError("tokenizer.ggml.merges is missing, but a 'gpt2' tokenizer needs its merges")
-        return [] if required else None
-    if not isinstance(merges, (list, tuple)) or set(map(type, merges)) != {str}:
+        return None
+    is_empty = isinstance(merges, (list, tuple, np.ndarray)) and len(merges) == 0
+    if not is_empty and (not isinstance(merges, (list, tuple)) or set(map(type, merges)) != {str}):
         raise ModelFileError("tokenizer.ggml.merges is not a list of strings")
     return list(merges)
 
 
 def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
-    value = metadata.get(f"tokenizer.ggml.{key}")
-    return default if value is None else bool(value)
+    value = metadata.get(f"tokenizer.ggml.{key}", default)
+    if not isinstance(value, bool):
+        raise ModelFileError(f"tokenizer.ggml.{key} is {shown(value)}, but must be true or false")
+    return value
+
+
+def _text(metadata: Mapping[str, Any], key: str) -> str:
+    value = metadata.get(key, "")
+    if not isinstance(value, str):
+        raise ModelFileError(f"{key} is {shown(value)}, but must be a string")
+    return value
 
 
 class _SpecialIds:
@@ -189,15 +229,16 @@ class _SpecialIds:
             # llama.cpp's defaults are SentencePiece's usual places; they hold only where such a token stands there.
             usable = default is not None and default < len(self._kinds) and self._kinds[default] in (UNKNOWN, CONTROL)
             return default if usable else None
-        return self.checked(f"{name}_token_id", int(value))
+        return self.checked(f"{name}_token_id", value)
 
-    def checked(self, key: str, value: int) -> int:
-        if not 0 <= value < len(self._tokens):
+    def checked(self, key: str, value: Any) -> int:
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not is_whole or not 0 <= value < len(self._tokens):
             raise ModelFileError(
-                f"tokenizer.ggml.{key} is {value}, but the vocabulary has {len(self._tokens)} tokens (0 to "
+                f"tokenizer.ggml.{key} is {shown(value)}, but the vocabulary has {len(self._tokens)} tokens (0 to "
                 f"{len(self._tokens) - 1})"
             )
-        return value
+        return int(value)
 
 
 def _end_ids(
@@ -211,7 +252,8 @@ def _end_ids(
     for key in _END_ID_KEYS:
         value = metadata.get(f"tokenizer.ggml.{key}")
         if value is not None:
-            named.update(ids.checked(key, int(item)) for item in np.atleast_1d(np.asarray(value)).tolist())
+            listed = value.tolist() if isinstance(value, np.ndarray) else value
+            named.update(ids.checked(key, item) for item in (listed if isinstance(listed, list) else [listed]))
     known = {text: index[text] for text in END_TEXTS if text in index}
     # In the harmony format `<|end|>` closes a message, not the answer (also solar-open).
     if "<|end|>" in known and (
@@ -230,15 +272,15 @@ def _end_ids(
 
 def _strips_after_special(metadata: Mapping[str, Any]) -> bool:
     # Phi-3's added tokens swallow the white space after them; GGUF has no field for that, so llama.cpp goes by name.
-    name = str(metadata.get("general.name") or "").lower()
+    name = _text(metadata, "general.name").lower()
     return metadata.get("tokenizer.ggml.model") == "llama" and ("phi-3" in name or "phi3" in name)
 
 
 def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
     templates: dict[str, str] = {}
-    for key, value in metadata.items():
-        if key == "tokenizer.chat_template" and isinstance(value, str):
-            templates["default"] = value
-        elif key.startswith("tokenizer.chat_template.") and isinstance(value, str):
-            templates[key.removeprefix("tokenizer.chat_template.")] = value
+    for key in metadata:
+        if key == "tokenizer.chat_template":
+            templates["default"] = _text(metadata, key)
+        elif key.startswith("tokenizer.chat_template."):
+            templates[key.removeprefix("tokenizer.chat_template.")] = _text(metadata, key)
     return templates
