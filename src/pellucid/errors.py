@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 _MAX_SHOWN = 80
+_MAX_QUOTED = 300
 
 
 def shown(value: Any) -> str:
@@ -18,6 +19,13 @@ def shown(value: Any) -> str:
     except Exception:  # a whole number of more digits than Python prints, a list that nests too deeply, …
         return "a number too long to show" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
+
+def one_line(text: str) -> str:
+    """Words of others (a template, a user's function) as part of a sentence: one line, printable, not endless."""
+    words = " ".join(text[: 4 * _MAX_QUOTED].split())
+    plain = "".join(c if c.isprintable() else "\ufffd" for c in words)
+    return plain if len(plain) <= _MAX_QUOTED else f"{plain[: _MAX_QUOTED - 3]}..."
 
 
 class PellucidError(Exception):

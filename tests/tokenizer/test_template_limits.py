@@ -125,6 +125,12 @@ BOMBS = {
     "to_bytes": "{{ (1).to_bytes(10**9, 'big') }}",
     "tojson indent": "{{ messages | tojson(indent=10**9) }}",
     "striptags": "{{ (('<!--' * 1000000) | safe).striptags() }}",
+    "titles": "{{ ('a ' * 4000000) | title }}",
+    "words": "{% for i in range(100) %}{{ ('a ' * 400000) | wordcount }}{% endfor %}",
+    "sorts": "{% set l = range(99999) | list %}{% for i in range(100) %}{% set x = l | sort %}{% endfor %}",
+    "groups": "{% for i in range(100) %}{{ range(20000) | groupby('real') | length }}{% endfor %}",
+    "lazy chain": "{{ range(99999)" + "| map(attribute='real')" * 150 + " | list | length }}",
+    "lazy selections": "{{ range(99999)" + "| select" * 150 + " | list | length }}",
     "long source": "x" * 200_000,
     "many nodes": "{{a}}" * 25_000,
     "deep parentheses": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
@@ -150,6 +156,17 @@ def test_a_limit_says_what_was_used_up() -> None:
         render("{{ 'a' * 10**9 }}")
     with pytest.raises(ChatTemplateError, match=r"was stopped: it (ran for more than 1 s|took more than)"):
         render(BOMBS["loops"])
+
+
+def test_what_a_template_says_is_one_printable_line() -> None:
+    for call, words in (
+        ("raise_exception('a\\n\\x1b[2Jb' * 1000)", "a \ufffd\\[2Jba"),
+        ("'%d' % ('x\\n' * 1000)", "failed: "),
+    ):
+        with pytest.raises(ChatTemplateError, match=words) as caught:
+            render("{{ " + call + " }}")
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 400
 
 
 def test_a_stopped_template_leaves_nothing_behind() -> None:

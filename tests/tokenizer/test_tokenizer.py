@@ -315,11 +315,8 @@ class TestErrors:
         count = len(metadata["tokenizer.ggml.tokens"])
         values: list[Any] = ["x", -1, 2**40, 1.0, math.nan, 1e300, True, [], ["a", "b"], [1, 2], [[1], [2, 3]]]
         values += [kind * count for kind in ([99], [-1], [2.5], [math.nan], ["a"], [""])]
-        values += [
-            np.asarray(value)
-            for value in values
-            if isinstance(value, list) and not isinstance(value[:1], str) and np.ndim(value[:1]) == 1
-        ]
+        flat = [value for value in values if isinstance(value, list) and not any(isinstance(v, list) for v in value)]
+        values += map(np.asarray, flat)
         names = ["bos", "eos", "eot", "eom", "unknown", "padding"]
         keys = {*metadata, "tokenizer.chat_template", "tokenizer.chat_template.tool_use", "general.name"}
         keys |= {f"tokenizer.ggml.{name}_token_id" for name in names}

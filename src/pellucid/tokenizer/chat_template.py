@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pellucid.errors import ChatTemplateError, InvalidParameterError
+from pellucid.errors import ChatTemplateError, InvalidParameterError, one_line
 from pellucid.tokenizer.shielding import ControlStrings, Shield
 
 if TYPE_CHECKING:
@@ -98,17 +98,21 @@ class ChatTemplate:
         try:
             return render(compile_template(self.source), data)
         except RaisedInTemplateError as error:
-            raise ChatTemplateError(str(error)) from None
+            raise ChatTemplateError(one_line(str(error))) from None
         except LimitError as error:
             raise ChatTemplateError(f"the chat template was stopped: {error}") from None
         except jinja2.TemplateSyntaxError as error:
-            raise ChatTemplateError(f"the chat template is not valid: line {error.lineno}: {error.message}") from None
+            raise ChatTemplateError(
+                f"the chat template is not valid: line {error.lineno}: {one_line(str(error.message))}"
+            ) from None
         except jinja2.exceptions.SecurityError as error:
-            raise ChatTemplateError(f"the chat template did something that is not allowed: {error}") from None
+            raise ChatTemplateError(
+                f"the chat template did something that is not allowed: {one_line(str(error))}"
+            ) from None
         except RecursionError:
             raise ChatTemplateError("the chat template was stopped: it is nested or calls itself too deeply") from None
         except Exception as error:  # Untrusted code can fail in any way; the caller gets one kind of error.
-            raise ChatTemplateError(f"the chat template failed: {error}") from None
+            raise ChatTemplateError(f"the chat template failed: {one_line(str(error))}") from None
 
 
 def encode_chat(

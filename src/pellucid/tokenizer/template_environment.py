@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sized
 from datetime import datetime
 from functools import lru_cache, wraps
 from typing import Any, ClassVar
@@ -33,6 +33,7 @@ _REMOVED_FILTERS = ("striptags", "urlize", "wordwrap", "xmlattr", "pprint", "ran
 _SHALLOW_FILTERS = frozenset(
     "list length count first last map select reject selectattr rejectattr items reverse default d".split()  # noqa: SIM905
 )
+_WORD_FILTERS = frozenset(["title", "wordcount"])
 _WIDTH_FILTERS = frozenset(["center", "indent", "truncate", "batch", "slice", "round"])
 
 
@@ -218,7 +219,8 @@ def _guard_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]
         passed, values = args[:skipped], args[skipped:]
         limits.spend()
         values = _check_filter(name, values, kwargs)
-        return limits.measured(function(*passed, *values, **kwargs))
+        result = function(*passed, *values, **kwargs)
+        return limits.metered(result) if isinstance(result, Iterator) else limits.measured(result)
 
     return guarded
 
@@ -226,9 +228,12 @@ def _guard_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]
 def _check_filter(name: str, values: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     subject = values[0] if values else None
     if isinstance(subject, str):
-        limits.spend(1, len(subject))
+        # A filter that takes words apart one by one goes through a long text without a look at the clock.
+        limits.spend(len(subject) if name in _WORD_FILTERS else 1 + len(subject) // 1024, len(subject))
         if name in ("list", "sort", "unique", "batch", "slice", "groupby"):
             limits.allow_elements(len(subject))
+    elif isinstance(subject, Sized):
+        limits.spend(len(subject) // 64)
     if name not in _SHALLOW_FILTERS:
         for value in (*values, *kwargs.values()):
             limits.guarded(value)

@@ -147,6 +147,13 @@ def guarded(value: Any) -> Any:
     return value
 
 
+def metered(values: Iterator[Any]) -> Iterator[Any]:
+    """The items of a lazy filter, each a step: a chain of such filters works only when something reads its end."""
+    for value in values:
+        spend()
+        yield value
+
+
 def items_of(values: Iterable[Any]) -> list[Any]:
     """The items of an iterable, charged one by one."""
     found = []
