@@ -11,7 +11,7 @@ from benchmarks.results import Results
 from benchmarks.scenarios import FIGURES
 
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2")
-LEFT, WIDTH, BAR, GAP = 300, 560, 13, 14
+LEFT, WIDTH, BAR, GAP = 220, 600, 13, 14
 SKIPPED = ("mean-kl", "agreement", "cli-first-token", "cli-peak-rss")
 Row = tuple[str, list[tuple[str, float]]]
 """A figure's title, and (engine, ratio) of each peer."""

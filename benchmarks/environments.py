@@ -26,7 +26,7 @@ def cache_folder() -> Path:
 
 def environment_python(peer: Peer) -> Path:
     """The interpreter of the peer's own environment, whether it exists or not."""
-    return cache_folder() / "environments" / (peer.shares_environment or peer.name) / "bin" / "python"
+    return cache_folder() / "environments" / peer.name / "bin" / "python"
 
 
 def find_python(peer: Peer, given: Mapping[str, str]) -> Path | str:

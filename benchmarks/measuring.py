@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import command_line, models
+from benchmarks import command_line, machine, models
 from benchmarks.peers.registry import OURS, PEERS
-from benchmarks.results import Measurement, Results
+from benchmarks.results import BANDWIDTH, MACHINE, Measurement, Results
 from benchmarks.scenarios import (
     FIGURES,
     MEMORY_OUTPUT_TOKENS,
@@ -25,6 +26,7 @@ from benchmarks.workers import Worker, WorkerError
 
 PAUSE = 0.2
 """Seconds between two engines: some spin for a while after their last task."""
+BANDWIDTH_SECONDS = 0.6
 LOAD_TIMEOUT = 900.0
 CALL_TIMEOUT = 900.0
 Values = dict[str, float]
@@ -52,23 +54,23 @@ class Bench:
     say: Callable[[str], None]
     advance: Callable[[str], None]
     """Called with what is about to be measured, once for each engine and round."""
+    _load_seconds: dict[str, float] = field(default_factory=dict)
     _first_tokens: dict[tuple[str, str], list[list[int]]] = field(default_factory=dict)
 
     def measure(self, model: str, path: Path, scenarios: Sequence[Scenario]) -> None:
         """All scenarios of one model, with all engines alive side by side."""
         self.results.models[model] = models.facts(path)
-        for scenario in scenarios:
-            if scenario.kind == "process":
-                self._process(model, path, scenario)
+        self._load_seconds.clear()
         others = [scenario for scenario in scenarios if scenario.kind != "process"]
-        if not others:
-            return
         with self._workers(model, path, others) as workers:
             for scenario in others:
                 if scenario.kind == "fidelity":
                     self._fidelity(model, path, scenario, workers)
                 else:
                     self._generate(model, scenario, workers)
+        for scenario in scenarios:
+            if scenario.kind == "process":
+                self._process(model, path, scenario)
         self._count_same(model)
 
     def num_measurements(self, scenarios: Sequence[Scenario]) -> int:
@@ -82,8 +84,8 @@ class Bench:
     def _workers(self, model: str, path: Path, scenarios: Sequence[Scenario]) -> Iterator[dict[str, Worker]]:
         """One loaded worker for each engine that can load the model."""
         workers: dict[str, Worker] = {}
-        max_tokens = max(s.streams * (-(-s.tokens_per_stream // 256) * 256) for s in scenarios)
-        max_streams = max(s.streams for s in scenarios)
+        max_tokens = max((s.streams * (-(-s.tokens_per_stream // 256) * 256) for s in scenarios), default=0)
+        max_streams = max((s.streams for s in scenarios), default=0)
         try:
             for name in self.pythons:
                 if not any(self._takes_part(name, scenario) for scenario in scenarios):
@@ -94,9 +96,11 @@ class Bench:
                     answer = self._load(worker, path, max(max_tokens, 1024), max_streams)
                 except WorkerError as error:
                     self._note(name, model, "", str(error))
+                    self._load_seconds[name] = math.inf
                     worker.close()
                     continue
                 self.results.engines[name] |= answer["details"]
+                self._load_seconds[name] = answer["seconds"]
                 self.say(f"{model}: {name} loaded in {answer['seconds']:.1f} s")
                 workers[name] = worker
             yield workers
@@ -158,6 +162,15 @@ class Bench:
                 shown = ", ".join(f"{value:.4g} {FIGURES[figure].unit}" for figure, value in values.items())
                 self.say(f"{model}: {scenario.name}, round {round_ + 1}, {name}: {shown}")
                 time.sleep(PAUSE)
+            if scenario.name == "decode-1":
+                self._bandwidth(model, round_)
+
+    def _bandwidth(self, model: str, round_: int) -> None:
+        """What the memory gives in this very round: decoding one stream is held against it."""
+        answer = machine.bandwidth_again(self.settings.threads, BANDWIDTH_SECONDS)
+        if "value" in answer:
+            self.results.measurements.append(Measurement(model, MACHINE, BANDWIDTH, round_, answer["value"]))
+            self.say(f"{model}: read bandwidth, round {round_ + 1}: {answer['value']:.1f} GB/s")
 
     def _generate(self, model: str, scenario: Scenario, workers: Mapping[str, Worker]) -> None:
         def measure(name: str, round_: int) -> Values:
@@ -214,7 +227,15 @@ class Bench:
                 values |= command_line.measure(path, self.settings.threads)
             return values
 
-        self._in_turn(model, scenario, list(self.pythons), measure)
+        engines = []
+        for name in self.pythons:
+            seconds = self._load_seconds.get(name, 0.0)
+            if seconds <= self.settings.budget:
+                engines.append(name)
+            elif seconds < math.inf:
+                why = f"loading takes {seconds:.0f} s, more than the {self.settings.budget:.0f} s of a scenario here"
+                self._note(name, model, scenario.name, why)
+        self._in_turn(model, scenario, engines, measure)
 
     def _fidelity(self, model: str, path: Path, scenario: Scenario, workers: Mapping[str, Worker]) -> None:
         fixture = models.golden_fixture(path)

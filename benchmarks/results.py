@@ -11,6 +11,9 @@ from typing import Any
 from benchmarks.peers.registry import OURS
 from benchmarks.scenarios import FIGURES
 
+MACHINE, BANDWIDTH = "machine", "bandwidth"
+"""Engine and figure of the read bandwidth (GB/s, 2 MiB pages, all threads) measured among the rounds of `decode-1`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:

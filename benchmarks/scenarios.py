@@ -131,7 +131,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(
             "chat",
             "chat",
-            (Figure("chat", "chats that share a system prompt of 512 tokens", "s", False),),
+            (Figure("chat", "chats with one system prompt", "s", False),),
             prompt_tokens=32,
             output_tokens=32,
             turns=8,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.peers.registry import OURS, PEERS
-from benchmarks.results import Results
+from benchmarks.results import BANDWIDTH, MACHINE, Results
 from benchmarks.scenarios import FIGURES
 
 RATE_TITLES = {
@@ -114,18 +115,19 @@ def _significant(value: float) -> str:
 def limit_shares(results: Results, model: str) -> dict[str, float]:
     """Pellucid's figures as shares of what the machine could do, 0 to 1.
 
-    Decode of one stream against bandwidth (2 MiB pages, all threads) ÷ bytes a token reads; prefill against the
-    highest integer rate ÷ operations a token takes. Empty where a limit was not measured.
+    Decode of one stream against bandwidth (2 MiB pages, all threads, measured in the same rounds) ÷ bytes a token
+    reads; prefill against the 16-bit VNNI rate ÷ operations a token takes. Empty where a limit was not measured.
     """
     facts, threads = results.models[model], str(results.settings["threads"])
     shares: dict[str, float] = {}
-    bandwidth = results.limits.get("bandwidth, 2 MiB pages", {}).get(threads, {}).get("value")
-    speed = results.median(model, OURS, "decode-1")
+    bandwidths = results.values(model, MACHINE, BANDWIDTH)
+    speeds = results.values(model, OURS, "decode-1")
     sizes = results.settings["scenarios"].get("decode-1")
-    if bandwidth and speed and sizes:
+    rounds = [speeds[round_] / (bandwidths[round_] * 1e9) for round_ in speeds if bandwidths.get(round_)]
+    if rounds and sizes:
         context = sizes["prompt_tokens"] + sizes["output_tokens"] / 2
         read = facts["bytes_per_token"] + facts["kv_bytes_per_token"] * context
-        shares["decode-1"] = speed * read / (bandwidth * 1e9)
+        shares["decode-1"] = statistics.median(rounds) * read
     rate = results.limits.get("vnni_int16", {}).get(threads, {}).get("value")
     for figure in results.figures(model):
         prefill = results.median(model, OURS, figure) if figure.startswith("prefill-") else None
@@ -143,7 +145,8 @@ def _limit_shares(results: Results, model: str) -> str:
     if "decode-1" in shares:
         words.append(
             f"one stream decodes at {shares.pop('decode-1'):.0%} of what the memory allows "
-            f"({facts['bytes_per_token'] / 1e6:.1f} MB of weights a token)"
+            f"({facts['bytes_per_token'] / 1e6:.1f} MB of weights a token, "
+            f"{results.median(model, MACHINE, BANDWIDTH):.0f} GB/s in the same rounds)"
         )
     if shares:
         listed = ", ".join(f"{share:.0%} ({FIGURES[figure].title})" for figure, share in shares.items())
@@ -166,17 +169,19 @@ def _engines(results: Results) -> str:
         rows.append([PEERS[name].label, described, ", ".join(same)])
     if not rows:
         return ""
-    return "### Engines\n\n" + _table(["", "as it reports itself", "first tokens equal to pellucid's"], rows)
+    return "### Engines\n\n" + _table(
+        ["", "as it reports itself", "first tokens equal to pellucid's"], rows, numbers=False
+    )
 
 
 def _not_measured(results: Results) -> str:
     if not results.not_measured:
         return ""
-    rows = [
-        [one["engine"], one["model"] or "all", one["scenario"] or "all", _one_line(one["why"])]
-        for one in results.not_measured
-    ]
-    return "### Not measured\n\n" + _table(["engine", "model", "scenario", "why"], rows)
+    models: dict[tuple[str, str, str], list[str]] = {}
+    for one in results.not_measured:
+        models.setdefault((one["engine"], one["scenario"] or "all", one["why"]), []).append(one["model"] or "all")
+    rows = [[engine, ", ".join(names), scenario, _one_line(why)] for (engine, scenario, why), names in models.items()]
+    return "### Not measured\n\n" + _table(["engine", "model", "scenario", "why"], rows, numbers=False)
 
 
 def _one_line(text: str) -> str:
@@ -184,6 +189,6 @@ def _one_line(text: str) -> str:
     return flat if len(flat) <= 240 else flat[:237] + "…"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = True) -> str:
+    lines = [header, ["---", *["---:" if numbers else "---"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -27,8 +27,6 @@ class Peer:
     """Variables for pip, where the package is compiled."""
     is_ours: bool = False
     """It runs with the interpreter that runs the benchmark."""
-    shares_environment: str | None = None
-    """The peer whose environment serves this one too."""
     slow_start: bool = False
     """More than half a minute: `--quick` leaves it out unless it is named."""
     kinds: tuple[str, ...] | None = None
@@ -65,6 +63,7 @@ PEERS: dict[str, Peer] = {
             "llama_cpp",
             build_environment={"CMAKE_ARGS": "-DGGML_NATIVE=ON -DGGML_AMX_TILE=OFF -DGGML_AMX_INT8=OFF"},
         ),
+        Peer("ik-llama-cpp-python", "ik_llama.cpp (AVX2)", "ik_llama_cpp", "ik_llama_cpp"),
         Peer("openvino-genai", "OpenVINO GenAI", "openvino_genai", "openvino_genai"),
         Peer("transformers", "transformers bf16", "transformers", "transformers"),
         Peer("vllm-cpu", "vLLM CPU bf16", "vllm_cpu", "vllm", slow_start=True),
