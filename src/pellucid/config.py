@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from pellucid.errors import InvalidParameterError
+from pellucid.sampling_params import MAX_SEED
 
 DEFAULT_MODEL = "smollm2:135m"
+BLOCK_SIZE = 16
+"""Tokens in one KV block; the kernels are written for it."""
 
 Activation = Literal["silu", "gelu_tanh"]
 KVCacheDType = Literal["float16", "float32"]
@@ -20,6 +23,18 @@ BackendName = Literal["native", "reference"]
 KV_CACHE_DTYPES: tuple[KVCacheDType, ...] = ("float16", "float32")
 KV_DTYPE_BYTES: dict[KVCacheDType, int] = {"float16": 2, "float32": 4}
 BACKENDS: tuple[BackendName, ...] = ("native", "reference")
+
+# Arrays and threads are made for these many: a slip of the keyboard must not take the machine down.
+_WHOLE_NUMBERS: dict[str, tuple[int, int | None]] = {
+    "max_model_len": (2, None),
+    "max_num_seqs": (1, 65_536),
+    "max_num_batched_tokens": (1, 1_048_576),
+    "kv_cache_memory_bytes": (1, None),
+    "threads": (1, 1024),
+    "seed": (0, MAX_SEED),
+}
+"""Least and greatest value of the fields of `EngineArgs` that are whole numbers; the files and the machine bound the
+others (kv_cache/sizing.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +60,32 @@ class ModelConfig:
     """The shape of one decoder. Sizes are counts of numbers, not bytes."""
 
     architecture: str
+    """The family, as GGUF calls it."""
     name: str
+    """What the file calls itself."""
     vocab_size: int
+    """Tokens, and rows of the embedding."""
     hidden_size: int
+    """Numbers in the vector of one token between layers (d_model)."""
     num_layers: int
     num_heads: int
+    """Query heads of a layer."""
     num_kv_heads: int
+    """Key and value heads of a layer; num_heads is a multiple of it."""
     head_dim: int
+    """Numbers in one head."""
     intermediate_size: int
+    """Numbers inside the MLP."""
     context_length: int
     """Positions the model was trained for."""
     norm_eps: float
+    """Added to the mean square in RMSNorm."""
     rope: RopeConfig
     """Positions of full-attention layers."""
     rope_sliding: RopeConfig | None = None
     """Positions of sliding-window layers, where they differ (Gemma 3)."""
     activation: Activation = "silu"
+    """What opens or closes the MLP's other half."""
     attention_scale: float = 0.0
     """Factor on q · k; 0 stands for head_dim ** −0.5 and is resolved on construction."""
     embedding_scale: float = 1.0
@@ -74,6 +99,7 @@ class ModelConfig:
     sliding_layers: tuple[bool, ...] = ()
     """[num_layers] True where the layer is a sliding-window layer; empty when none is."""
     tie_word_embeddings: bool = True
+    """Whether the LM head is the embedding itself."""
     weight_bytes: int = 0
     """Bytes of the tensors in the model file."""
 
@@ -111,7 +137,7 @@ class EngineArgs:
     )
     max_num_seqs: int = field(default=64, metadata={"help": "Most requests in one step."})
     max_num_batched_tokens: int = field(default=512, metadata={"help": "Token budget of one step."})
-    block_size: int = field(default=16, metadata={"help": "Tokens in one KV block; only 16."})
+    block_size: int = field(default=BLOCK_SIZE, metadata={"help": f"Tokens in one KV block; only {BLOCK_SIZE}."})
     kv_cache_dtype: KVCacheDType = field(default="float16", metadata={"help": "float16 or float32."})
     kv_cache_memory_bytes: int | None = field(
         default=None,
@@ -128,15 +154,12 @@ class EngineArgs:
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
             raise InvalidParameterError("model", f"model is {self.model!r}, but must be a name or a path as a string")
-        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory_bytes", "threads"):
-            value: Any = getattr(self, name)
-            optional = name in ("max_model_len", "kv_cache_memory_bytes", "threads")
-            if value is None and optional:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InvalidParameterError(name, f"{name} is {value!r}, but must be a whole number of at least 1")
-        if self.block_size != 16:
-            raise InvalidParameterError("block_size", f"block_size is {self.block_size!r}, but only 16 is supported")
+        for name, (low, high) in _WHOLE_NUMBERS.items():
+            self._check_whole_number(name, low, high)
+        if type(self.block_size) is not int or self.block_size != BLOCK_SIZE:
+            raise InvalidParameterError(
+                "block_size", f"block_size is {self.block_size!r}, but only {BLOCK_SIZE} is supported"
+            )
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             raise InvalidParameterError(
                 "kv_cache_dtype",
@@ -146,12 +169,14 @@ class EngineArgs:
             raise InvalidParameterError(
                 "backend", f"backend is {self.backend!r}, but must be one of {', '.join(BACKENDS)}"
             )
-        if self.seed is not None and (
-            not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**63
-        ):
-            raise InvalidParameterError(
-                "seed", f"seed is {self.seed!r}, but must be a whole number from 0 to 2**63 - 1"
-            )
+
+    def _check_whole_number(self, name: str, low: int, high: int | None) -> None:
+        value: Any = getattr(self, name)
+        if value is None and self.__dataclass_fields__[name].default is None:
+            return
+        if type(value) is not int or value < low or (high is not None and value > high):
+            span = f"of at least {low}" if high is None else f"from {low} to {high}"
+            raise InvalidParameterError(name, f"{name} is {value!r}, but must be a whole number {span}")
 
 
 def engine_arg_names() -> tuple[str, ...]:

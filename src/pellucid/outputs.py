@@ -30,16 +30,23 @@ class CompletionOutput:
     """One of the n answers to a prompt."""
 
     index: int
+    """0 to n − 1."""
     text: str
+    """Without end tokens, and without the stop string unless it was asked for."""
     token_ids: list[int]
+    """All ids drawn, the end token included."""
     seed: int
     """The seed of the draw; passing it again gives the same answer."""
     cumulative_logprob: float | None = None
+    """Sum of the drawn tokens' logprobs; None unless `logprobs` was asked for."""
     logprobs: list[TokenLogprobs] | None = None
+    """One entry for each of `token_ids`; None unless asked for."""
     finish_reason: FinishReason | None = None
+    """None while the answer is being made."""
     stop_reason: int | str | None = None
     """The stop token id or stop string that ended the answer; None for the model's own end token."""
     error: str | None = None
+    """What went wrong, where finish_reason is "error"."""
 
 
 @dataclass(slots=True)
@@ -47,16 +54,21 @@ class RequestMetrics:
     """Monotonic times of one request in seconds (time.monotonic); None before they happen."""
 
     arrival_time: float
+    """When the caller asked, before the prompt was rendered or became ids."""
     first_scheduled_time: float | None = None
+    """When its first tokens were about to be computed."""
     first_token_time: float | None = None
+    """When the first token of any of its answers was chosen."""
     last_token_time: float | None = None
+    """The same for the last one so far."""
     token_times: list[float] = field(default_factory=list)
     """When each token of the first answer was chosen."""
     num_preemptions: int = 0
+    """How often its answers that have ended gave up their KV blocks and were computed again."""
 
     @property
     def ttft(self) -> float | None:
-        """Time to first token: arrival to the first token emitted."""
+        """Time to first token in seconds: arrival to the first token emitted; None before that."""
         return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 
 
@@ -70,8 +82,11 @@ class RequestOutput:
 
     request_id: str
     prompt: str | None
+    """The text given, or rendered by the chat template; None for a prompt of ids."""
     prompt_token_ids: list[int]
+    """What the model read, BOS included."""
     outputs: list[CompletionOutput]
+    """The answers, by index; a delta has those with something new."""
     finished: bool
     metrics: RequestMetrics
     prompt_logprobs: list[TokenLogprobs | None] | None = None

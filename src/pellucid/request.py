@@ -18,7 +18,7 @@ from pellucid.outputs import FinishReason
 from pellucid.sampling_params import SamplingParams
 
 LogitsProcessor = Callable[[list[int], npt.NDArray[np.float32]], npt.NDArray[np.float32]]
-"""(output ids so far, logits [vocab]) -> logits [vocab]."""
+"""Takes the output's ids so far and logits [vocab], which it may change in place; gives back logits [vocab]."""
 
 
 class RequestStatus(Enum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -94,9 +95,13 @@ class LLM:
 
         A prompt is text or a list of token ids. `sampling_params` is one for all or one for each. `progress`
         shows a bar on stderr, or is called with (finished, total). All prompts are checked before any runs.
+
+        Raises `InvalidParameterError`, or `ContextLengthExceededError` for a prompt that does not fit. A request that
+        fails later ends with finish_reason "error", and the others go on.
         """
-        texts = _listed_prompts(prompts)
-        return self._run([(prompt, None) for prompt in texts], sampling_params, progress, logits_processors)
+        arrival_time = time.monotonic()
+        listed: list[tuple[Prompt, str | None]] = [(prompt, None) for prompt in _listed_prompts(prompts)]
+        return self._run(listed, sampling_params, arrival_time, progress, logits_processors)
 
     def chat(
         self,
@@ -113,16 +118,18 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of several, through the model's chat template.
 
-        `continue_final_message` goes on with the last message instead of opening an answer. Raises
-        `ChatTemplateError` where the template refuses the messages.
+        `continue_final_message` goes on with the last message instead of opening an answer. `chat_template` replaces
+        the model's own (Jinja source); `chat_template_kwargs` are further variables for it.
+
+        Raises `ChatTemplateError` where the template refuses the messages, and what `generate` raises.
         """
+        arrival_time = time.monotonic()
         conversations = messages if _is_listed_conversations(messages) else [messages]
         options = _chat_options(
             add_generation_prompt, continue_final_message, chat_template, tools, chat_template_kwargs
         )
-        return self._run(
-            [self._chat_prompt(c, options) for c in conversations], sampling_params, progress, logits_processors
-        )
+        listed = [self._chat_prompt(conversation, options) for conversation in conversations]
+        return self._run(listed, sampling_params, arrival_time, progress, logits_processors)
 
     def stream(
         self,
@@ -140,8 +147,9 @@ class LLM:
         """Deltas of one answer as they come: from a raw prompt (text or ids), or from chat messages.
 
         The request is checked and queued here. Closing the stream early, or dropping it, aborts the request and
-        frees its KV blocks. Several streams may be read in turns.
+        frees its KV blocks. Several streams may be read in turns. Raises what `generate` and `chat` raise.
         """
+        arrival_time = time.monotonic()
         ids: Any = prompt
         text: str | None = None
         if _is_messages(prompt):
@@ -150,7 +158,7 @@ class LLM:
             )
             ids, text = self._chat_prompt(prompt, options)
         inbox: deque[RequestOutput] = deque()
-        name = self._submit(ids, text, sampling_params, inbox, logits_processors, request_id)
+        name = self._submit(ids, text, sampling_params, arrival_time, inbox, logits_processors, request_id)
         return RequestStream(self, name, inbox)
 
     def abort(self, request_id: str) -> None:
@@ -174,7 +182,7 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _chat_prompt(self, messages: Any, options: Mapping[str, Any]) -> tuple[list[int], str]:
+    def _chat_prompt(self, messages: Any, options: Mapping[str, Any]) -> tuple[Prompt, str | None]:
         from pellucid.tokenizer.chat_template import encode_chat
 
         prompt = encode_chat(self.tokenizer, list(messages), **options)
@@ -185,6 +193,7 @@ class LLM:
         prompt: Prompt,
         text: str | None,
         params: SamplingParams | None,
+        arrival_time: float,
         inbox: deque[RequestOutput],
         processors: Sequence[LogitsProcessor],
         request_id: str | None = None,
@@ -192,7 +201,9 @@ class LLM:
         if request_id is None:
             request_id = f"request-{self._num_requests}"
             self._num_requests += 1
-        self.engine.add_request(request_id, prompt, params, prompt_text=text, logits_processors=processors)
+        self.engine.add_request(
+            request_id, prompt, params, prompt_text=text, arrival_time=arrival_time, logits_processors=processors
+        )
         self._inboxes[request_id] = inbox
         return request_id
 
@@ -200,6 +211,7 @@ class LLM:
         self,
         prompts: Sequence[tuple[Prompt, str | None]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        arrival_time: float,
         progress: bool | Progress,
         processors: Sequence[LogitsProcessor],
     ) -> list[RequestOutput]:
@@ -210,7 +222,7 @@ class LLM:
         num_finished = 0
         try:
             for (prompt, text), one in zip(prompts, params, strict=True):
-                totals[self._submit(prompt, text, one, inbox, processors)] = None
+                totals[self._submit(prompt, text, one, arrival_time, inbox, processors)] = None
             with _ProgressBar(progress, len(prompts)) as show:
                 while num_finished < len(prompts):
                     self._step()

@@ -12,14 +12,14 @@ from pellucid.config import EngineArgs
 from pellucid.engine.model_runner import Model, ModelRunner, StepResult
 from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike
 from pellucid.engine.scheduler import Scheduler
-from pellucid.engine.validation import check_params, checked_prompt
+from pellucid.engine.validation import check_params, checked_priority, checked_processors, checked_prompt
 from pellucid.errors import InvalidParameterError
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.outputs import CompletionOutput, RequestOutput
 from pellucid.request import LogitsProcessor, Request
-from pellucid.sampling_params import SamplingParams
+from pellucid.sampling_params import MAX_SEED, SamplingParams
 
 if TYPE_CHECKING:
     from typing import Self
@@ -30,17 +30,23 @@ class EngineStats:
     """The engine at one moment; counts are since it was made."""
 
     num_steps: int
+    """Forward passes."""
     num_tokens_computed: int
     """Rows of all steps: prompt and output tokens, recomputed ones again."""
     num_output_tokens: int
+    """Tokens drawn."""
     num_preemptions: int
+    """How often a sequence gave up its blocks to be computed again."""
     num_waiting: int
     """Sequences that wait; a request with n answers is n sequences."""
     num_running: int
+    """Sequences that take part in steps."""
     kv_blocks_used: int
+    """Blocks that hold keys and values now."""
     kv_blocks_touched: int
     """Blocks ever used: what the KV cache costs in memory now."""
     kv_blocks_total: int
+    """Blocks of the pool."""
 
 
 class LLMEngine:
@@ -92,12 +98,14 @@ class LLMEngine:
         params: SamplingParams | None = None,
         *,
         prompt_text: str | None = None,
+        arrival_time: float | None = None,
         priority: int = 0,
         logits_processors: Sequence[LogitsProcessor] = (),
     ) -> None:
         """Queue a prompt: text (encoded with the model's special tokens), or token ids taken as they are.
 
-        `prompt_text` is what the output shows as prompt when ids are given. A lower `priority` is served earlier.
+        `prompt_text` is what the output shows as prompt when ids are given. `arrival_time` (time.monotonic()) is when
+        the caller asked, where that was before this call; TTFT counts from it. A lower `priority` is served earlier.
         Raises `ContextLengthExceededError` or `InvalidParameterError`; then nothing was queued.
         """
         params = params or SamplingParams()
@@ -107,13 +115,14 @@ class LLMEngine:
             raise InvalidParameterError(
                 "request_id", f"request_id {request_id!r} is in use by a request that is not finished"
             )
-        arrival_time = time.monotonic()
+        arrival_time = time.monotonic() if arrival_time is None else arrival_time
         text = prompt if isinstance(prompt, str) else prompt_text
         ids = checked_prompt(
             self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, self.config.vocab_size
         )
         check_params(params, len(ids), self.config.vocab_size, self.max_model_len)
-        requests = self._sequences(request_id, ids, params, priority, tuple(logits_processors))
+        processors = checked_processors(logits_processors)
+        requests = self._sequences(request_id, ids, params, checked_priority(priority), processors)
         answers = [Answer(request, self.tokenizer) for request in requests]
         self._states[request_id] = RequestState(text, answers, arrival_time, self.tokenizer)
         for request in requests:
@@ -209,7 +218,7 @@ class LLMEngine:
     def _next_seed(self) -> int:
         """A seed for a request without one: in order from the engine's own, else from the operating system."""
         if self.args.seed is not None:
-            return (self.args.seed + self._num_requests) % 2**63
+            return (self.args.seed + self._num_requests) % (MAX_SEED + 1)
         return int.from_bytes(os.urandom(8), "little") >> 1
 
     def _note_scheduled(self, starting: list[Request]) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 from pellucid.config import EngineArgs
 from pellucid.engine.model_runner import Model
 from pellucid.engine.output_processor import TokenizerLike
+from pellucid.errors import ModelFileError
 
 
 def load_parts(args: EngineArgs, progress: Any = None) -> tuple[Model, TokenizerLike]:
     """Resolve the model's name to a file, load its weights for the backend, and build its tokenizer.
 
-    Raises `ModelStoreError`, `ModelFileError`, `UnsupportedModelError` or `BackendError`.
+    Raises `ModelStoreError`, `ModelFileError` (also where vocabulary and embedding have different sizes: an id would
+    have no row, or a row no text), `UnsupportedModelError` or `BackendError`.
     """
     from pellucid.formats.gguf import GGUFFile
     from pellucid.kernels.dispatch import make_backend
@@ -23,4 +25,10 @@ def load_parts(args: EngineArgs, progress: Any = None) -> tuple[Model, Tokenizer
     path = resolve(args.model, progress=progress)
     with GGUFFile.open(path) as file:
         tokenizer = Tokenizer.from_gguf(file.metadata)
-        return load_gguf(file, make_backend(args.backend, args.threads)), tokenizer
+        model = load_gguf(file, make_backend(args.backend, args.threads))
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise ModelFileError(
+            f"{path.name}: the tokenizer has {tokenizer.vocab_size} tokens, but the embedding has "
+            f"{model.config.vocab_size} rows: the two do not belong together"
+        )
+    return model, tokenizer

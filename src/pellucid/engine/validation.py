@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
 
 from pellucid.errors import ContextLengthExceededError, InvalidParameterError
+from pellucid.request import LogitsProcessor
 from pellucid.sampling.sampler import check_params_against_vocab
 from pellucid.sampling_params import SamplingParams
 
@@ -35,6 +38,25 @@ def checked_prompt(token_ids: Sequence[int], vocab_size: int) -> list[int]:
             "to start from: give at least one token",
         )
     return ids
+
+
+def checked_processors(processors: Any) -> tuple[LogitsProcessor, ...]:
+    """The logits processors as a tuple. Raises `InvalidParameterError` for anything but a list of callables."""
+    if not isinstance(processors, Sequence) or not all(map(callable, processors)):
+        raise InvalidParameterError(
+            "logits_processors",
+            "logits_processors must be a list of functions, each from (output ids, logits [vocab]) to logits [vocab]",
+        )
+    return tuple(processors)
+
+
+def checked_priority(priority: Any) -> int:
+    """The priority as a plain int. Raises `InvalidParameterError` for anything but a whole number."""
+    if isinstance(priority, bool) or not isinstance(priority, Integral):
+        raise InvalidParameterError(
+            "priority", f"priority is {priority!r}, but must be a whole number; lower is earlier"
+        )
+    return int(priority)
 
 
 def check_params(params: SamplingParams, num_prompt_tokens: int, vocab_size: int, max_model_len: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from pellucid.config import BLOCK_SIZE
 from pellucid.kv_cache.block_pool import BlockPool
 
 
@@ -19,7 +20,7 @@ class KVCacheManager:
 
     __slots__ = ("_tables", "block_size", "pool")
 
-    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
+    def __init__(self, num_blocks: int, block_size: int = BLOCK_SIZE) -> None:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
         self._tables: dict[int, list[int]] = {}

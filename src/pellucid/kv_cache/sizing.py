@@ -32,8 +32,8 @@ def resolve_max_model_len(config: ModelConfig, args: EngineArgs) -> int:
 def resolve_num_blocks(config: ModelConfig, args: EngineArgs, max_model_len: int) -> int:
     """Blocks of the pool; always room for one request of max_model_len, so that every admitted request can end.
 
-    Raises `InvalidParameterError` when kv_cache_memory_bytes is too small for that, or when it is unset and the
-    machine has less memory than that.
+    Raises `InvalidParameterError` when kv_cache_memory_bytes is too small for that or more than the machine's
+    memory, or when it is unset and the machine has less memory than one request needs.
     """
     bytes_per_token = config.kv_bytes_per_token(args.kv_cache_dtype)
     block_bytes = bytes_per_token * args.block_size
@@ -48,6 +48,11 @@ def resolve_num_blocks(config: ModelConfig, args: EngineArgs, max_model_len: int
                 f"set max_model_len to {_machine_memory_bytes() // bytes_per_token} or less",
             )
         return max(one_request, min(DEFAULT_REQUESTS * one_request, DEFAULT_MEMORY_LIMIT // block_bytes))
+    if budget > _machine_memory_bytes():
+        raise InvalidParameterError(
+            "kv_cache_memory_bytes",
+            f"kv_cache_memory_bytes is {budget}, but must be at most this machine's memory, {_machine_memory_bytes()}",
+        )
     num_blocks = budget // block_bytes
     if num_blocks < one_request:
         raise InvalidParameterError(

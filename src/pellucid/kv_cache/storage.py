@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.config import KV_CACHE_DTYPES, KV_DTYPE_BYTES, KVCacheDType
+from pellucid.config import BLOCK_SIZE, KV_CACHE_DTYPES, KV_DTYPE_BYTES, KVCacheDType
 from pellucid.errors import InvalidParameterError
 
 _HUGE_PAGE = 2 << 20
@@ -49,7 +49,7 @@ class KVCacheStorage:
         num_blocks: int,
         num_kv_heads: int,
         head_dim: int,
-        block_size: int = 16,
+        block_size: int = BLOCK_SIZE,
         dtype: KVCacheDType = "float16",
     ) -> None:
         if dtype not in KV_CACHE_DTYPES:

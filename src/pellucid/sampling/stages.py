@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from pellucid.errors import InvalidParameterError, NonFiniteError
+from pellucid.request import LogitsProcessor
 from pellucid.sampling.candidates import Candidates, FloatArray
-from pellucid.sampling.state import LogitsProcessor, SamplingState
+from pellucid.sampling.state import SamplingState
 
 
 class StageObserver(Protocol):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.request import LogitsProcessor
 from pellucid.sampling_params import SamplingParams
 
 FloatArray = npt.NDArray[np.float32]
 IdArray = npt.NDArray[np.int64]
-LogitsProcessor = Callable[[list[int], FloatArray], FloatArray]
-"""Takes the output's ids and logits [vocab] that it may change in place, gives back logits [vocab]."""
 
 
 class TokenCounts:
