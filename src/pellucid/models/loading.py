@@ -40,9 +40,11 @@ def read_config(file: GGUFFile) -> tuple[Architecture, ModelConfig]:
     """What the file says about its model; no weights are read."""
     name = file.metadata.get("general.architecture")
     file_name = Path(file.path).name
-    if file.metadata.get("split.count", 1) not in (0, 1):
+    parts = file.metadata.get("split.count", 1)
+    if not isinstance(parts, int) or parts not in (0, 1):
         raise UnsupportedModelError(
-            f"{file_name}: this is one part of a split model, which is not supported yet; join the parts into one file"
+            f"{file_name}: split.count is {parts!r:.60}, so this is one part of a split model, which is not supported "
+            "yet; join the parts into one file"
         )
     architecture = find_architecture(name, file_name)
     metadata = Metadata(file.metadata, architecture.gguf_name, file_name)
@@ -63,6 +65,8 @@ def read_config(file: GGUFFile) -> tuple[Architecture, ModelConfig]:
         if factors.shape != (rope.dim // 2,):
             raise metadata.refuse(f"tensor {factors.name} has shape {factors.shape}, but must have ({rope.dim // 2},)")
         divisors = dequantize(factors.data, factors.type, factors.shape)
+        if not (np.isfinite(divisors) & (divisors > 0)).all():
+            raise metadata.refuse(f"tensor {factors.name} has a factor that is not finite or not above 0")
         rope = dataclasses.replace(rope, inv_freq_divisors=tuple(float(d) for d in divisors))
     return architecture, dataclasses.replace(
         config,

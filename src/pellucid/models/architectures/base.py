@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.config import ModelConfig
-from pellucid.errors import ModelFileError
+from pellucid.errors import ModelFileError, UnsupportedModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ class Metadata:
         raise self._bad(key, value, f"a number above {low:g} and at most {high:g}")
 
     def text(self, key: str, default: str = "") -> str:
+        """A string; the default where the key is absent."""
         value = self.values.get(self._full(key), default)
         if isinstance(value, str):
             return value
@@ -85,7 +86,20 @@ class Metadata:
         return ModelFileError(f"{self.file_name}: metadata key {self._full(key)} is {shown}, but must be {allowed}")
 
     def refuse(self, message: str) -> ModelFileError:
+        """The error of a file that contradicts itself."""
         return ModelFileError(f"{self.file_name}: {message}")
+
+    def unsupported(self, message: str) -> UnsupportedModelError:
+        """The error of a sound file that needs what we do not have."""
+        return UnsupportedModelError(f"{self.file_name}: {message}")
+
+
+def linear_rope_factor(metadata: Metadata) -> float:
+    """What positions are divided by: 1 without scaling. Raises `UnsupportedModelError` for any scaling but linear."""
+    scaling = metadata.text("rope.scaling.type", "none")
+    if scaling not in ("none", "linear"):
+        raise metadata.unsupported(f"rope.scaling.type is {scaling!r:.60}, but only none and linear are supported")
+    return metadata.number("rope.scaling.factor", default=1.0) if scaling == "linear" else 1.0
 
 
 def half_split_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[np.int32]:

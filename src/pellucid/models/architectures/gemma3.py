@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pellucid.config import ModelConfig, RopeConfig
-from pellucid.models.architectures.base import Architecture, Metadata, TensorNames
+from pellucid.models.architectures.base import Architecture, Metadata, TensorNames, linear_rope_factor
 
 SLIDING_PERIOD = 6
 """Every sixth layer sees the whole past."""
@@ -16,9 +16,6 @@ def _config(metadata: Metadata) -> ModelConfig:
     hidden = metadata.integer("embedding_length")
     heads = metadata.integer("attention.head_count", high=1024)
     head_dim = metadata.integer("attention.key_length", default=256, high=1024)
-    scaling = metadata.text("rope.scaling.type", "none")
-    if scaling not in ("none", "linear"):
-        raise metadata.refuse(f"rope.scaling.type is {scaling!r}, but this family takes none or linear")
     period = metadata.integer("attention.sliding_window_pattern", default=SLIDING_PERIOD, high=1024)
     return ModelConfig(
         architecture="gemma3",
@@ -35,7 +32,7 @@ def _config(metadata: Metadata) -> ModelConfig:
         rope=RopeConfig(
             theta=metadata.number("rope.freq_base", default=1000000.0),
             dim=head_dim,
-            linear_factor=metadata.number("rope.scaling.factor", default=1.0) if scaling == "linear" else 1.0,
+            linear_factor=linear_rope_factor(metadata),
         ),
         rope_sliding=RopeConfig(theta=metadata.number("rope.freq_base_swa", default=SLIDING_THETA), dim=head_dim),
         activation="gelu_tanh",

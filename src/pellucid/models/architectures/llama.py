@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pellucid.config import ModelConfig, RopeConfig
-from pellucid.models.architectures.base import Architecture, Metadata, TensorNames
+from pellucid.models.architectures.base import Architecture, Metadata, TensorNames, linear_rope_factor
 
 
 def _config(metadata: Metadata) -> ModelConfig:
     heads = metadata.integer("attention.head_count", high=1024)
     hidden = metadata.integer("embedding_length")
     head_dim = metadata.integer("attention.key_length", default=hidden // heads, high=1024)
-    scaling = metadata.text("rope.scaling.type", "none")
-    if scaling not in ("none", "linear"):
-        raise metadata.refuse(f"rope.scaling.type is {scaling!r}, but this family takes none or linear")
+    if metadata.integer("expert_count", default=0, low=0):
+        raise metadata.unsupported("llama.expert_count is not 0, but mixtures of experts are not supported yet")
     return ModelConfig(
         architecture="llama",
         name=metadata.text("general.name", "llama"),
@@ -28,7 +27,7 @@ def _config(metadata: Metadata) -> ModelConfig:
         rope=RopeConfig(
             theta=metadata.number("rope.freq_base", default=10000.0),
             dim=metadata.integer("rope.dimension_count", default=head_dim, high=1024),
-            linear_factor=metadata.number("rope.scaling.factor", default=1.0) if scaling == "linear" else 1.0,
+            linear_factor=linear_rope_factor(metadata),
         ),
     )
 
