@@ -8,8 +8,10 @@ import math
 import numpy as np
 import pytest
 
+from pellucid.cli.console import finite
 from pellucid.errors import NonFiniteError
-from pellucid.sampling.logprobs import LOGPROB_FLOOR, finite_logprob, raw_logprobs
+from pellucid.outputs import Logprob
+from pellucid.sampling.logprobs import raw_logprobs
 from pellucid.sampling.sampler import Sampler, SamplingState
 from pellucid.sampling_params import SamplingParams
 
@@ -44,9 +46,10 @@ def test_l39_minus_infinity_becomes_a_finite_floor_in_json() -> None:
     entries = raw_logprobs(logits, 3, 1)
     assert entries[0] == (1, -math.inf, 3)
     assert all(math.isfinite(logprob) for _, logprob, _ in entries[1:])
-    text = json.dumps([finite_logprob(logprob) for _, logprob, _ in entries], allow_nan=False)
-    assert json.loads(text)[0] == LOGPROB_FLOOR == -9999.0
-    assert finite_logprob(-3.5) == -3.5
+    answer = {token_id: Logprob(logprob, rank, "x") for token_id, logprob, rank in entries}
+    written = json.loads(json.dumps(finite(answer), allow_nan=False))
+    assert written["1"]["logprob"] == -9999.0
+    assert written["2"]["logprob"] == entries[1][1]
 
 
 def test_l40_logprobs_are_raw_and_the_same_at_any_temperature() -> None:

@@ -26,11 +26,6 @@ class BlockType:
     served: bool = True
     """Whether `dequantize` knows it; the others are listed so that an error can name them."""
 
-    @property
-    def bits_per_weight(self) -> float:
-        """Bits of storage per element, scales included."""
-        return 8 * self.type_size / self.block_size
-
     def nbytes(self, shape: Sequence[int]) -> int:
         """Bytes of a tensor of this shape (NumPy order).
 
@@ -89,6 +84,9 @@ _NAMED_ONLY = (
     BlockType("NVFP4", 40, 64, 36, served=False),
     BlockType("Q1_0", 41, 128, 18, served=False),
 )
+
+CHUNK_ELEMENTS = 1 << 18
+"""Elements expanded or packed at a time, so that intermediates stay in the cache and small beside the result."""
 
 BLOCK_TYPES: dict[int, BlockType] = {t.ggml_id: t for t in (*_SERVED, *_NAMED_ONLY)}
 """Every known type by its GGML id."""

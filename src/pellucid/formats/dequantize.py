@@ -14,13 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.errors import ModelFileError, UnsupportedModelError
-from pellucid.formats.block_types import BLOCK_TYPES, BlockType
+from pellucid.formats.block_types import BLOCK_TYPES, CHUNK_ELEMENTS, BlockType
 
 UInt8Array = npt.NDArray[np.uint8]
 Float32Array = npt.NDArray[np.float32]
-
-_CHUNK_ELEMENTS: Final = 1 << 18
-"""Elements expanded at a time, so that the integer intermediates stay in the cache and small beside the result."""
 
 _IQ4_VALUES: Final = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32
@@ -52,7 +49,7 @@ def dequantize(data: UInt8Array, block_type: BlockType, shape: Sequence[int]) ->
         )
     blocks = data.reshape(-1, block_type.type_size)
     out = np.empty((len(blocks), block_type.block_size), np.float32)
-    step = _CHUNK_ELEMENTS // block_type.block_size
+    step = CHUNK_ELEMENTS // block_type.block_size
     # Scales of a damaged file may be infinite; that is for the caller to notice, not a NumPy warning.
     with np.errstate(invalid="ignore", over="ignore"):
         for start in range(0, len(blocks), step):

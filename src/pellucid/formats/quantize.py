@@ -14,12 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.errors import InvalidParameterError, UnsupportedModelError
-from pellucid.formats.block_types import BLOCK_TYPES, BlockType
+from pellucid.formats.block_types import BLOCK_TYPES, CHUNK_ELEMENTS, BlockType
 
 UInt8Array = npt.NDArray[np.uint8]
 Float32Array = npt.NDArray[np.float32]
-
-_CHUNK_ELEMENTS: Final = 1 << 18
 
 
 def quantize(values: Float32Array, block_type: BlockType) -> UInt8Array:
@@ -38,7 +36,7 @@ def quantize(values: Float32Array, block_type: BlockType) -> UInt8Array:
         raise InvalidParameterError("values", str(error)) from None
     blocks = np.ascontiguousarray(values, dtype="<f4").reshape(-1, block_type.block_size)
     out = np.empty((len(blocks), block_type.type_size), np.uint8)
-    step = _CHUNK_ELEMENTS // block_type.block_size
+    step = CHUNK_ELEMENTS // block_type.block_size
     for start in range(0, len(blocks), step):
         chunk = blocks[start : start + step]
         if block_type.block_size > 1 and not np.isfinite(chunk).all():

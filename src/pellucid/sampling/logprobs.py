@@ -9,14 +9,6 @@ import numpy as np
 from pellucid.errors import NonFiniteError
 from pellucid.sampling.candidates import FloatArray, top_positions
 
-LOGPROB_FLOOR = -9999.0
-"""Stands for minus infinity where JSON has no number for it."""
-
-
-def finite_logprob(logprob: float) -> float:
-    """The logprob as JSON can hold it: `LOGPROB_FLOOR` for anything below."""
-    return max(logprob, LOGPROB_FLOOR)
-
 
 def log_sum_exp(logits: FloatArray) -> float:
     """log of the sum of exp(logits [vocab]): float32 exponentials, added in float64.
@@ -43,7 +35,8 @@ def raw_logprobs(logits: FloatArray, num: int, token_id: int) -> list[tuple[int,
     """(id, logprob, rank) of `token_id` first, then of the `num` most probable ids without it.
 
     `logits` are the raw float32 logits [vocab] of one position. A logprob is log-softmax, finite or -inf where
-    the logit is -inf: `finite_logprob` makes it fit for JSON. Raises `NonFiniteError` as `log_sum_exp` does.
+    the logit is -inf, for which JSON has no number: who writes JSON puts a floor in. Raises `NonFiniteError` as
+    `log_sum_exp` does.
     """
     normaliser = log_sum_exp(logits)
     entries = [(token_id, float(logits[token_id]) - normaliser, rank_of(logits, token_id))]

@@ -1,8 +1,14 @@
 """The probe: how a forward pass is watched without slowing an unwatched one.
 
 The model asks `wants(name)` before it hands out a tensor, so nothing is copied or computed for names
-nobody asked for. Names are stable: `embedding`, `layers.3.attn.q`, `layers.3.attn.out`, `layers.3.mlp.out`,
-`layers.3.residual`, `final_norm`.
+nobody asked for. Names are stable; T rows, H query and G KV heads of D numbers, d = hidden_size:
+
+    embedding                       [T, d]      after scaling
+    layers.3.attn.q, .k, .v         [T, H · D], [T, G · D] twice; q and k after norm and rotation
+    layers.3.attn.out               [T, H · D]  what attention gives, before its output matrix
+    layers.3.mlp.gated              [T, intermediate_size]  activation(gate) · up, before the down matrix
+    layers.3.residual               [T, d]      after both branches were added
+    final_norm                      [T, d]      what the LM head takes
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ class Probe(Protocol):
         ...
 
     def record(self, name: str, tensor: npt.NDArray[np.float32]) -> None:
-        """Take the tensor; it is overwritten by later operations, so copy what you keep."""
+        """Take the float32 tensor [T, …]; it is overwritten by later operations, so copy what you keep."""
         ...
 
 
