@@ -1,7 +1,7 @@
 """Write tests/tokenizer/golden/*.json: ids by transformers and by llama.cpp for the corpus of the tests.
 
 Not needed to build, install or test Pellucid; run it when the corpus or the table of pre-tokenizers grows. It needs
-transformers, llama-cpp-python and gguf, none of which the tests need.
+transformers, llama-cpp-python, sentencepiece and gguf, none of which the tests need but the last.
 
     python tools/make_tokenizer_goldens.py --smollm2 smollm2-135m.gguf --gemma3 gemma3-270m.gguf \\
         --gemma3-json tokenizer.json
@@ -164,7 +164,8 @@ def small_vocabulary() -> tuple[list[str], list[str]]:
     return tokens, [merge if isinstance(merge, str) else " ".join(merge) for merge in state["merges"]]
 
 
-def write_small_gguf(path: Path, tokens: list[str], merges: list[str], pre: str) -> None:
+def write_vocabulary(path: Path, model: str, tokens: list[str], kinds: list[int]) -> Any:
+    """A GGUF writer for a file without tensors, as llama.cpp reads vocabularies; more keys may follow."""
     import gguf
 
     writer = gguf.GGUFWriter(path, "llama")
@@ -174,16 +175,26 @@ def write_small_gguf(path: Path, tokens: list[str], merges: list[str], pre: str)
     writer.add_feed_forward_length(64)
     writer.add_head_count(1)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
+    writer.add_tokenizer_model(model)
     writer.add_token_list(tokens)
-    writer.add_token_merges(merges)
-    writer.add_token_types([1] * len(tokens))
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(0)
+    writer.add_token_types(kinds)
+    return writer
+
+
+def close(writer: Any) -> None:
+    """Write the header and no tensors."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
+
+
+def write_small_gguf(path: Path, tokens: list[str], merges: list[str], pre: str) -> None:
+    writer = write_vocabulary(path, "gpt2", tokens, [1] * len(tokens))
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    close(writer)
 
 
 def transformers_rules(tokens: list[str], merges: list[str]) -> dict[str, Any]:
@@ -247,17 +258,61 @@ def make_pre_tokenizers() -> None:
     write("pre_tokenizers", golden)
 
 
+def make_sentencepiece() -> None:
+    """Ids by SentencePiece itself, over a vocabulary trained on the corpus with the settings of Llama 1 and 2."""
+    import io
+
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2 as model_pb2
+
+    trained = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([line for text in CORPUS for line in text.splitlines() if line]),
+        model_writer=trained,
+        model_type="bpe",
+        vocab_size=1400,
+        byte_fallback=True,
+        character_coverage=0.98,
+        split_digits=True,
+        allow_whitespace_only_pieces=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=True,
+        minloglevel=2,
+    )
+    model = model_pb2.ModelProto.FromString(trained.getvalue())
+    tokens, kinds = [piece.piece for piece in model.pieces], [piece.type for piece in model.pieces]
+    scores = [round(piece.score, 6) for piece in model.pieces]
+    encode = sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue()).encode
+    ids = [spelled(encode(text)) for text in CORPUS]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sentencepiece.gguf"
+        writer = write_vocabulary(path, "llama", tokens, kinds)
+        writer.add_token_scores(scores)
+        close(writer)
+        llama = llama_cpp(path)
+        other = [spelled(llama(text, False)) for text in CORPUS]
+    differs = {str(index): b for index, (a, b) in enumerate(zip(ids, other, strict=True)) if a != b}
+    made_with = {name: version(name) for name in ("sentencepiece", "llama-cpp-python")}
+    golden = {"made_with": made_with, "tokens": tokens, "kinds": kinds, "scores": scores, "plain": ids}
+    write("sentencepiece", {**golden, "plain_llama_cpp_differs": differs})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smollm2", type=Path)
     parser.add_argument("--gemma3", type=Path)
     parser.add_argument("--gemma3-json", type=Path)
+    parser.add_argument("--only", choices=["pre_tokenizers", "sentencepiece"], help="of the small vocabularies")
     arguments = parser.parse_args()
     if arguments.smollm2:
         make_smollm2(arguments.smollm2)
     if arguments.gemma3:
         make_gemma3(arguments.gemma3, arguments.gemma3_json)
-    make_pre_tokenizers()
+    if arguments.only != "sentencepiece":
+        make_pre_tokenizers()
+    if arguments.only != "pre_tokenizers":
+        make_sentencepiece()
 
 
 if __name__ == "__main__":
