@@ -4,6 +4,7 @@ In the order of a step:
 
 - `llm.py`: LLM, the Python API for whole answers and streams.
 - `llm_engine.py`: LLMEngine; `step` is the loop's body and fits on one screen.
+- `loading.py`: a model's name to its decoder and tokenizer.
 - `validation.py`: what is refused before any work starts.
 - `scheduler.py`: who computes how many tokens next; ints and lists only.
 - `model_runner.py`: the step as arrays, the model, the sampler.

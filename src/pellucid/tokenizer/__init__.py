@@ -3,13 +3,14 @@
     tokenizer.py             Tokenizer: built from a GGUF file's metadata; encode, decode, token_bytes
     vocabulary.py            what the metadata says: pieces, kinds, special ids, every end-of-generation id
     pre_tokenizers.py        how text is cut before merging: one row for each `tokenizer.ggml.pre` name
-    backends.py              the two engines of the `tokenizers` library: byte-level BPE and SentencePiece BPE
+    backends.py              the engine for a vocabulary: byte-level BPE (the `tokenizers` library) or SentencePiece
     sentencepiece.py         SentencePiece BPE: the best score is joined first
     special_tokens.py        finding control and user-defined tokens in text, longest first, in linear time
     detokenizer.py           IncrementalDetokenizer: ids to text one by one, no half character ever shown
     chat_template.py         messages to a prompt: checks, ChatTemplate, encode_chat
     shielding.py             control strings inside messages stay text
-    template_environment.py  the sandbox templates run in, and its limits
+    template_environment.py  the sandbox templates run in
+    template_limits.py       what a template may use up there
 
 Knows nothing of model files (a mapping of metadata comes in) nor of the engine.
 """

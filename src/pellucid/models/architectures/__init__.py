@@ -1,5 +1,5 @@
 """One small declarative file for each family, over the one decoder.
 
 A file states what is the family's own: the keys of its metadata, its tensors' names and the switches of
-`ModelConfig`. `base.py` has what they share, `registry.py` finds the file for a name.
+`ModelConfig`: `llama.py`, `gemma3.py`. `base.py` has what they share, `registry.py` finds the file for a name.
 """
