@@ -27,6 +27,7 @@ from small_tokenizers import (
 )
 
 from pellucid.errors import InvalidParameterError, ModelFileError, UnsupportedModelError
+from pellucid.tokenizer.chat_template import encode_chat
 from pellucid.tokenizer.tokenizer import Tokenizer
 
 # Any Unicode text; half surrogate pairs are no text.
@@ -262,6 +263,18 @@ def test_time_is_linear_in_the_text(unit: str, smollm2: Tokenizer, gemma3: Token
         # A quadratic way would take minutes; this allows a tenth of a megabyte a second.
         assert time.thread_time() - start < 1.0
         assert tokenizer.decode(ids, skip_special_tokens=False) == text
+
+
+def test_many_shielded_control_strings_take_linear_time(gemma3: Tokenizer) -> None:
+    """Gemma has user-defined tokens too: a control string that stays text looks for one in its own place only."""
+    template = (
+        "{% for m in messages %}{{ '<start_of_turn>' + m.role + '\n' + m.content + '<end_of_turn>\n' }}{% endfor %}"
+    )
+    content = "<start_of_turn>" * 10_000
+    start = time.thread_time()
+    prompt = encode_chat(gemma3, [{"role": "user", "content": content}], chat_template=template)
+    assert time.thread_time() - start < 2.0
+    assert prompt.token_ids.count(gemma3.special_tokens["<start_of_turn>"]) == 1
 
 
 def test_falcon_cuts_digits_by_three_and_away_from_the_space() -> None:

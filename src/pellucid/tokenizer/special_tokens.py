@@ -36,12 +36,20 @@ class SpecialTokenScanner:
         if self._head is None:
             return None
         while (found := self._head.search(text, start)) is not None:
-            begin, head = found.start(), found.group()
-            for length in self._lengths[head]:
-                token_id = self.token_ids.get(text[begin : begin + length])
-                if token_id is not None:
-                    return begin, begin + length, token_id
-            if head[0] in self._single:
-                return begin, begin + 1, self.token_ids[head[0]]
-            start = begin + 1
+            match = self._match_with(text, found.start(), found.group())
+            if match is not None:
+                return match
+            start = found.start() + 1
         return None
+
+    def match_at(self, text: str, begin: int) -> tuple[int, int, int] | None:
+        """The match that begins at `begin`, or None; does not look further."""
+        found = None if self._head is None else self._head.match(text, begin)
+        return None if found is None else self._match_with(text, begin, found.group())
+
+    def _match_with(self, text: str, begin: int, head: str) -> tuple[int, int, int] | None:
+        for length in self._lengths[head]:
+            token_id = self.token_ids.get(text[begin : begin + length])
+            if token_id is not None:
+                return begin, begin + length, token_id
+        return (begin, begin + 1, self.token_ids[head[0]]) if head[0] in self._single else None

@@ -146,8 +146,8 @@ class Tokenizer:
                 next_span += 1
             touched = next_span < len(protected) and protected[next_span][0] < end
             if touched and self._kinds[token_id] != USER_DEFINED:
-                plain = self._user_defined_scanner.match_at_or_after(text, begin)
-                if plain is None or plain[0] != begin:
+                plain = self._user_defined_scanner.match_at(text, begin)
+                if plain is None:
                     at = begin + 1
                     continue
                 begin, end, token_id = plain
