@@ -83,7 +83,7 @@ class WatchedModel:
 
     def compute_logits(self, hidden: Float32Array) -> Float32Array:
         logits = self.model.compute_logits(hidden)
-        self.passes[-1].logits = logits
+        self.passes[-1].logits = logits.copy()
         return logits
 
 

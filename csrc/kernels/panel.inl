@@ -59,10 +59,9 @@ inline void int_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t*
     row[m] = {rows + static_cast<size_t>(m) * stride, columns};
   }
   for (int64_t u = 0; u < units; ++u) {
-    // Few rows wait for memory, not for arithmetic: ask for what comes a few kilobytes later (the next panels follow).
-    if constexpr (M <= 4)
-      for (size_t line = 0; line < stream_bytes; line += 64)
-        prefetch(panel + static_cast<size_t>(u) * stream_bytes + line + kPrefetchAhead);
+    // Ask for what comes a few kilobytes later (the next panels follow): weights are read once and wait in no cache.
+    for (size_t line = 0; line < stream_bytes; line += 64)
+      prefetch(panel + static_cast<size_t>(u) * stream_bytes + line + kPrefetchAhead);
     const Codes c = unpack<CODE>(panel + static_cast<size_t>(u) * unit_bytes, table);
     if constexpr (GROUP == 32) {
       const V16 s = load_scales<WIDE>(scales + static_cast<size_t>(u) * scale_step);

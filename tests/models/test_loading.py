@@ -40,7 +40,7 @@ def logits_of(model: Decoder, ids: list[int], probe: Recorder | None = None) -> 
         seq_lens=np.array([count], dtype=np.int32),
         block_table=np.arange(8, dtype=np.int32)[None, :],
     )
-    return model.compute_logits(model.forward(batch, kv, probe).hidden)
+    return model.compute_logits(model.forward(batch, kv, probe).hidden).copy()
 
 
 IDS = [3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46, 26, 43, 38, 32, 79, 50, 28]

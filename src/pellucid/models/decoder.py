@@ -77,6 +77,7 @@ class _Workspace:
             "gated": config.intermediate_size,
             "branch": config.hidden_size,
             "hidden": config.hidden_size,
+            "logits": config.vocab_size,
         }
         self._buffers: dict[str, Float32Array] = {}
 
@@ -132,8 +133,8 @@ class Decoder:
         return ForwardOutput(hidden, step.nonfinite)
 
     def compute_logits(self, hidden: Float32Array) -> Float32Array:
-        """LM head: hidden [R, hidden_size] → logits [R, vocab_size], a fresh array."""
-        logits = np.empty((len(hidden), self.config.vocab_size), dtype=np.float32)
+        """LM head: hidden [R, hidden_size] → logits [R, vocab_size], valid until the next call."""
+        logits = self._workspace.rows("logits", len(hidden))
         self.backend.linear(hidden, None, 0.0, self.weights.head, logits)
         return logits
 
