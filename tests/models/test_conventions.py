@@ -12,9 +12,10 @@ from models.small_models import LLAMA_SHAPE, llama_metadata, llama_tensors, writ
 from pellucid.config import RopeConfig
 from pellucid.errors import ModelFileError, UnsupportedModelError
 from pellucid.formats.block_types import F32
+from pellucid.formats.gguf import GGUFFile
 from pellucid.kernels.dispatch import make_backend
 from pellucid.kernels.reference import ReferenceMatrix
-from pellucid.models.loading import load_model
+from pellucid.models.loading import load_model, read_config
 from pellucid.models.rotary import inverse_frequencies
 
 
@@ -115,3 +116,10 @@ def test_rope_factors_that_give_no_angle_are_refused(tmp_path: Path, factor: flo
     tensors["rope_freqs.weight"] = ((8,), F32, factors.view(np.uint8))
     with pytest.raises(ModelFileError, match=r"rope_freqs.weight has a factor that is not finite or not above 0"):
         load_model(write_llama(tmp_path / "m.gguf", tensors=tensors), make_backend("native", 1))
+
+
+def test_the_config_says_which_norms_there_are(tmp_path: Path, gemma3_path: Path) -> None:
+    for path, expected in ((write_llama(tmp_path / "m.gguf"), False), (gemma3_path, True)):
+        with GGUFFile.open(path) as file:
+            _, config = read_config(file)
+        assert (config.qk_norm, config.post_norms) == (expected, expected)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pellucid.config import ModelConfig
+from pellucid.config import ModelConfig, RopeConfig
 from pellucid.errors import ModelFileError, UnsupportedModelError
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile, GGUFTensor
@@ -59,22 +59,27 @@ def read_config(file: GGUFFile) -> tuple[Architecture, ModelConfig]:
         raise metadata.refuse(
             f"rope.dimension_count is {config.rope.dim}, but must be even and at most {config.head_dim}"
         )
-    rope = config.rope
-    factors = file.tensors.get("rope_freqs" + _SUFFIX)
-    if factors is not None:
-        if factors.shape != (rope.dim // 2,):
-            raise metadata.refuse(f"tensor {factors.name} has shape {factors.shape}, but must have ({rope.dim // 2},)")
-        divisors = dequantize(factors.data, factors.type, factors.shape)
-        if not (np.isfinite(divisors) & (divisors > 0)).all():
-            raise metadata.refuse(f"tensor {factors.name} has a factor that is not finite or not above 0")
-        rope = dataclasses.replace(rope, inv_freq_divisors=tuple(float(d) for d in divisors))
     return architecture, dataclasses.replace(
         config,
-        rope=rope,
+        rope=_with_factors(config.rope, file.tensors.get("rope_freqs" + _SUFFIX), metadata),
         vocab_size=embedding.shape[0],
+        qk_norm=names.q_norm is not None,
+        post_norms=names.post_mlp_norm is not None,
         tie_word_embeddings=names.head + _SUFFIX not in file.tensors,
         weight_bytes=sum(t.nbytes for t in file.tensors.values()),
     )
+
+
+def _with_factors(rope: RopeConfig, factors: GGUFTensor | None, metadata: Metadata) -> RopeConfig:
+    """The llama3 scaling, which converters write as a tensor of divisors."""
+    if factors is None:
+        return rope
+    if factors.shape != (rope.dim // 2,):
+        raise metadata.refuse(f"tensor {factors.name} has shape {factors.shape}, but must have ({rope.dim // 2},)")
+    divisors = dequantize(factors.data, factors.type, factors.shape)
+    if not (np.isfinite(divisors) & (divisors > 0)).all():
+        raise metadata.refuse(f"tensor {factors.name} has a factor that is not finite or not above 0")
+    return dataclasses.replace(rope, inv_freq_divisors=tuple(float(d) for d in divisors))
 
 
 class _Loader:

@@ -39,8 +39,6 @@ def _config(metadata: Metadata) -> ModelConfig:
         # The 27-billion model alone scales by hidden_size / heads; all others by head_dim.
         attention_scale=(hidden / heads if layers == 62 else head_dim) ** -0.5,
         embedding_scale=hidden**0.5,
-        qk_norm=True,
-        post_norms=True,
         sliding_window=metadata.integer("attention.sliding_window", high=1 << 30),
         sliding_layers=tuple((layer + 1) % period != 0 for layer in range(layers)),
     )
