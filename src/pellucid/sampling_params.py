@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -126,11 +126,6 @@ class SamplingParams:
         if preset not in PRESETS:
             raise _refusal("preset", preset, f"one of {', '.join(PRESETS)}")
         return cls(**{**PRESETS[preset], **overrides})
-
-
-def sampling_param_names() -> tuple[str, ...]:
-    """The public names of all fields, in the order of the class."""
-    return tuple(f.name for f in fields(SamplingParams))
 
 
 def _refusal(name: str, value: Any, allowed: str) -> InvalidParameterError:

@@ -64,8 +64,8 @@ def test_p32_choice_is_a_pure_function_whoever_else_is_sampled() -> None:
         others = [SamplingState(SamplingParams(), random.getrandbits(63), 0, [9]) for _ in range(neighbours)]
         for row in rows:
             for other in others:
-                other.observe(sampler.sample(row, other).token_id)
-            seeded.observe(sampler.sample(row, seeded).token_id)
+                other.output_token_ids.append(sampler.sample(row, other).token_id)
+            seeded.output_token_ids.append(sampler.sample(row, seeded).token_id)
         return seeded.output_token_ids
 
     assert run(0) == run(3) == run(1)
@@ -87,7 +87,7 @@ def test_p32_preempted_request_goes_on_with_the_same_tokens() -> None:
     whole = SamplingState(params, 9, 2, [5, 6])
     sampler = Sampler(300)
     for row in rows:
-        whole.observe(sampler.sample(row, whole).token_id)
+        whole.output_token_ids.append(sampler.sample(row, whole).token_id)
     # Taken up in the middle with nothing but the ids.
     resumed = SamplingState(params, 9, 2, [5, 6], whole.output_token_ids[:11])
     for row in rows[11:]:
@@ -144,7 +144,7 @@ def test_masks_bias_and_min_tokens() -> None:
     chosen = []
     for _ in range(3):
         chosen.append(sampler.sample(logits, request).token_id)
-        request.observe(chosen[-1])
+        request.output_token_ids.append(chosen[-1])
     assert chosen == [2, 2, 3]  # 77, beyond the vocabulary, does no harm
 
 
@@ -215,7 +215,7 @@ def test_counts_are_kept_up_and_equal_a_recount() -> None:
     prompt = rng.integers(0, 400, 50).tolist()
     request = state(prompt)
     for token_id in rng.integers(0, 400, 600).tolist():
-        request.observe(token_id)
+        request.output_token_ids.append(token_id)
         if token_id % 3 == 0:
             request.token_counts()
     counts = request.token_counts()

@@ -82,14 +82,6 @@ class SamplingState:
         """Position of the token to draw, counted from the prompt's first id: the draw's counter."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
 
-    def observe(self, token_id: int) -> None:
-        """Append an accepted token to `output_token_ids`.
-
-        Where that list is the request's own and the engine appends to it, this need not be called: the counts
-        catch up with the list by themselves.
-        """
-        self.output_token_ids.append(token_id)
-
     def token_counts(self) -> TokenCounts:
         """The counts, brought up to date with `output_token_ids`; built when a penalty first asks for them."""
         output = self.output_token_ids
