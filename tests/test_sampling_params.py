@@ -12,12 +12,14 @@ from pellucid.errors import InvalidParameterError
 from pellucid.sampling_params import (
     MAX_LOGPROBS,
     MAX_STOP_STRINGS,
+    MAX_TOKEN_IDS,
     MIN_TEMPERATURE,
     PRESETS,
     SamplingParams,
 )
 
 NAN, INF = float("nan"), float("inf")
+TOKEN_ID_FIELDS = ("stop_token_ids", "banned_token_ids", "allowed_token_ids")
 
 REFUSED: list[tuple[str, Any]] = [
     *(("n", v) for v in (0, -1, 129, 1.0, True, "2", None)),
@@ -32,6 +34,10 @@ REFUSED: list[tuple[str, Any]] = [
     *(("max_tokens", v) for v in (0, -5, 2.5, True)),
     *(("min_tokens", v) for v in (-1, 0.5, None)),
     *(("stop", v) for v in ("", [""], ["a", ""], [1], 5, b"x", {"a"}, ["x"] * (MAX_STOP_STRINGS + 1))),
+    *(("stop", v) for v in ("a\ud800", ["a", "\udfff"])),
+    *((name, v) for name in ("max_tokens", "min_tokens", "top_k") for v in (2**63, 10**30)),
+    *((name, v) for name in TOKEN_ID_FIELDS for v in ([2**31], [10**5000], range(10**12), [0] * (MAX_TOKEN_IDS + 1))),
+    *(("logit_bias", v) for v in ({2**31: 1}, {10**5000: 1}, {"9999999999": 1})),
     *(("stop_token_ids", v) for v in (5, "5", [-1], [1.0], [True], ["1"])),
     *(("banned_token_ids", v) for v in (3, [-1], [None])),
     *(("allowed_token_ids", v) for v in ([], (), [-4], "ab")),
@@ -47,7 +53,7 @@ REFUSED: list[tuple[str, Any]] = [
 
 
 def test_numbers_of_thousands_of_digits_are_refused_in_a_sentence_too() -> None:
-    for name in ("temperature", "seed", "n"):
+    for name in ("temperature", "seed", "n", "max_tokens", "min_tokens", "top_k", "logprobs"):
         with pytest.raises(InvalidParameterError, match=f"{name} is a number too long to show"):
             SamplingParams(**{name: 10**5000})
 

@@ -27,6 +27,11 @@ MAX_STOP_STRINGS = 64
 MAX_LOGPROBS = 1024
 MAX_LOGIT_BIAS = 100.0
 MAX_SEED = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
+"""Of fields without a limit of their own; Python's own have none, and messages and JSON could not hold them."""
+MAX_TOKEN_ID = 2**31 - 1
+MAX_TOKEN_IDS = 2**20
+"""Longest list of token ids: several vocabularies."""
 MIN_TEMPERATURE = 1e-5
 """Temperatures at or below this are greedy: the quotient of two float32 logits would overflow or be noise."""
 
@@ -133,9 +138,12 @@ def _refusal(name: str, value: Any, allowed: str) -> InvalidParameterError:
 
 
 def _integer(name: str, value: Any, low: int, high: int | None, *, allowed: str | None = None) -> int:
-    span = f"of at least {low}" if high is None else f"from {low} to {high}"
-    if not _is_integer(value) or value < low or (high is not None and value > high):
-        raise _refusal(name, value, allowed or f"a whole number {span}")
+    most = MAX_INTEGER if high is None else high
+    if not _is_integer(value) or not low <= value <= most:
+        is_open = high is None and not (_is_integer(value) and value > most)
+        raise _refusal(
+            name, value, allowed or f"a whole number {f'of at least {low}' if is_open else f'from {low} to {most}'}"
+        )
     return int(value)
 
 
@@ -171,12 +179,16 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     strings = (value,) if isinstance(value, str) else value
-    allowed = f"a string or a list of at most {MAX_STOP_STRINGS} strings, none of them empty"
-    if not isinstance(strings, (list, tuple)) or not all(isinstance(s, str) and s for s in strings):
+    allowed = f"a string or a list of at most {MAX_STOP_STRINGS} strings, none of them empty or half a surrogate pair"
+    if not isinstance(strings, (list, tuple)) or not all(isinstance(s, str) and s and _is_text(s) for s in strings):
         raise _refusal(name, value, allowed)
     if len(strings) > MAX_STOP_STRINGS:
         raise InvalidParameterError(name, f"{name} has {len(strings)} strings, more than {MAX_STOP_STRINGS}")
     return tuple(strings)
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
@@ -184,10 +196,18 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
         return ()
     if not isinstance(value, (list, tuple, set, frozenset, range)):
         raise _refusal(name, value, "a list of token ids, whole numbers from 0")
+    if len(value) > MAX_TOKEN_IDS:
+        raise InvalidParameterError(name, f"{name} has {len(value)} token ids, more than {MAX_TOKEN_IDS}")
     for token_id in value:
-        if not _is_integer(token_id) or token_id < 0:
-            raise InvalidParameterError(name, f"{name} has {shown(token_id)}, but token ids are whole numbers from 0")
+        if not _is_token_id(token_id):
+            raise InvalidParameterError(
+                name, f"{name} has {shown(token_id)}, but token ids are whole numbers from 0 to {MAX_TOKEN_ID}"
+            )
     return tuple(sorted(map(int, value)) if isinstance(value, (set, frozenset)) else map(int, value))
+
+
+def _is_token_id(value: Any) -> bool:
+    return _is_integer(value) and 0 <= value <= MAX_TOKEN_ID
 
 
 def _bias(value: Any) -> dict[int, float]:
@@ -200,7 +220,9 @@ def _bias(value: Any) -> dict[int, float]:
     for key, number in value.items():
         token_id = _bias_id(key)
         if token_id is None:
-            raise InvalidParameterError(name, f"{name} has the key {shown(key)}, but ids are whole numbers from 0")
+            raise InvalidParameterError(
+                name, f"{name} has the key {shown(key)}, but ids are whole numbers from 0 to {MAX_TOKEN_ID}"
+            )
         if token_id in bias:
             raise InvalidParameterError(name, f"{name} has the token id {token_id} twice, but must have it once")
         bias[token_id] = _number(f"{name}[{token_id}]", number, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
@@ -209,6 +231,6 @@ def _bias(value: Any) -> dict[int, float]:
 
 def _bias_id(key: Any) -> int | None:
     """The key as a token id; JSON objects have only strings as keys."""
-    if isinstance(key, str):
-        return int(key) if key.isascii() and key.isdigit() and len(key) <= 10 else None
-    return int(key) if _is_integer(key) and key >= 0 else None
+    if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 10:
+        key = int(key)
+    return int(key) if _is_token_id(key) else None
