@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from pellucid.errors import InvalidParameterError
+from pellucid.errors import InvalidParameterError, shown
 from pellucid.sampling_params import MAX_SEED
 
 DEFAULT_MODEL = "smollm2:135m"
@@ -153,21 +153,23 @@ class EngineArgs:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
-            raise InvalidParameterError("model", f"model is {self.model!r}, but must be a name or a path as a string")
+            raise InvalidParameterError(
+                "model", f"model is {shown(self.model)}, but must be a name or a path as a string"
+            )
         for name, (low, high) in _WHOLE_NUMBERS.items():
             self._check_whole_number(name, low, high)
         if type(self.block_size) is not int or self.block_size != BLOCK_SIZE:
             raise InvalidParameterError(
-                "block_size", f"block_size is {self.block_size!r}, but only {BLOCK_SIZE} is supported"
+                "block_size", f"block_size is {shown(self.block_size)}, but only {BLOCK_SIZE} is supported"
             )
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             raise InvalidParameterError(
                 "kv_cache_dtype",
-                f"kv_cache_dtype is {self.kv_cache_dtype!r}, but must be one of {', '.join(KV_CACHE_DTYPES)}",
+                f"kv_cache_dtype is {shown(self.kv_cache_dtype)}, but must be one of {', '.join(KV_CACHE_DTYPES)}",
             )
         if self.backend not in BACKENDS:
             raise InvalidParameterError(
-                "backend", f"backend is {self.backend!r}, but must be one of {', '.join(BACKENDS)}"
+                "backend", f"backend is {shown(self.backend)}, but must be one of {', '.join(BACKENDS)}"
             )
 
     def _check_whole_number(self, name: str, low: int, high: int | None) -> None:
@@ -176,7 +178,7 @@ class EngineArgs:
             return
         if type(value) is not int or value < low or (high is not None and value > high):
             span = f"of at least {low}" if high is None else f"from {low} to {high}"
-            raise InvalidParameterError(name, f"{name} is {value!r}, but must be a whole number {span}")
+            raise InvalidParameterError(name, f"{name} is {shown(value)}, but must be a whole number {span}")
 
 
 def engine_arg_names() -> tuple[str, ...]:

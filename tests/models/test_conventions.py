@@ -123,3 +123,12 @@ def test_the_config_says_which_norms_there_are(tmp_path: Path, gemma3_path: Path
         with GGUFFile.open(path) as file:
             _, config = read_config(file)
         assert (config.qk_norm, config.post_norms) == (expected, expected)
+
+
+def test_a_hostile_tensor_name_is_shown_escaped_and_short(tmp_path: Path) -> None:
+    tensors = llama_tensors(np.random.default_rng(0))
+    tensors["\x1b[31m\n" + "x" * 5000] = tensors["output_norm.weight"]
+    with pytest.raises(ModelFileError) as caught:
+        load_model(write_llama(tmp_path / "m.gguf", tensors=tensors), make_backend("native", 1))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 250

@@ -154,7 +154,7 @@ def test_missing_misshapen_and_unknown_tensors_are_named(tmp_path: Path) -> None
     for change, words in (
         ({"blk.1.ffn_up.weight": None}, "blk.1.ffn_up.weight is missing"),
         ({"blk.0.attn_q.weight": ((64, 96), F32, np.zeros(64 * 96 * 4, np.uint8))}, "blk.0.attn_q.weight has shape"),
-        ({"blk.0.attn_q.bias": ((64,), F32, np.zeros(256, np.uint8))}, "blk.0.attn_q.bias is unknown"),
+        ({"blk.0.attn_q.bias": ((64,), F32, np.zeros(256, np.uint8))}, "'blk.0.attn_q.bias' is unknown"),
         ({"token_embd.weight": None}, "token_embd.weight is missing"),
         ({"output_norm.weight": None}, "output_norm.weight is missing"),
     ):

@@ -13,7 +13,7 @@ from pellucid.engine.model_runner import Model, ModelRunner, StepResult
 from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike
 from pellucid.engine.scheduler import Scheduler
 from pellucid.engine.validation import check_params, checked_priority, checked_processors, checked_prompt
-from pellucid.errors import InvalidParameterError
+from pellucid.errors import InvalidParameterError, shown
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage
@@ -110,10 +110,12 @@ class LLMEngine:
         """
         params = params or SamplingParams()
         if not isinstance(request_id, str) or not request_id:
-            raise InvalidParameterError("request_id", f"request_id is {request_id!r}, but must be a non-empty string")
+            raise InvalidParameterError(
+                "request_id", f"request_id is {shown(request_id)}, but must be a non-empty string"
+            )
         if request_id in self._states:
             raise InvalidParameterError(
-                "request_id", f"request_id {request_id!r} is in use by a request that is not finished"
+                "request_id", f"request_id {shown(request_id)} is in use by a request that is not finished"
             )
         arrival_time = time.monotonic() if arrival_time is None else arrival_time
         text = prompt if isinstance(prompt, str) else prompt_text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-from pellucid.errors import ContextLengthExceededError, InvalidParameterError
+from pellucid.errors import ContextLengthExceededError, InvalidParameterError, shown
 from pellucid.request import LogitsProcessor
 from pellucid.sampling.sampler import check_params_against_vocab
 from pellucid.sampling_params import SamplingParams
@@ -27,7 +27,7 @@ def checked_prompt(token_ids: Sequence[int], vocab_size: int) -> list[int]:
         if not 0 <= number < vocab_size:
             raise InvalidParameterError(
                 "prompt",
-                f"prompt has {token_id!r} at position {position}, but a token id must be a whole number from 0 to "
+                f"prompt has {shown(token_id)} at position {position}, but a token id must be a whole number from 0 to "
                 f"{vocab_size - 1}",
             )
         ids.append(number)
@@ -54,7 +54,7 @@ def checked_priority(priority: Any) -> int:
     """The priority as a plain int. Raises `InvalidParameterError` for anything but a whole number."""
     if isinstance(priority, bool) or not isinstance(priority, Integral):
         raise InvalidParameterError(
-            "priority", f"priority is {priority!r}, but must be a whole number; lower is earlier"
+            "priority", f"priority is {shown(priority)}, but must be a whole number; lower is earlier"
         )
     return int(priority)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pellucid.config import ModelConfig, RopeConfig
-from pellucid.errors import ModelFileError, UnsupportedModelError
+from pellucid.errors import ModelFileError, UnsupportedModelError, shown
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile, GGUFTensor
 from pellucid.kernels.backend import Backend, Float32Array, Matrix, WeightPart
@@ -43,7 +43,7 @@ def read_config(file: GGUFFile) -> tuple[Architecture, ModelConfig]:
     parts = file.metadata.get("split.count", 1)
     if not isinstance(parts, int) or parts not in (0, 1):
         raise UnsupportedModelError(
-            f"{file_name}: split.count is {parts!r:.60}, so this is one part of a split model, which is not supported "
+            f"{file_name}: split.count is {shown(parts)}, so this is one part of a split model, which is not supported "
             "yet; join the parts into one file"
         )
     architecture = find_architecture(name, file_name)
@@ -104,7 +104,7 @@ class _Loader:
         unknown = sorted(set(self.left) - {name + _SUFFIX for name in names.ignored})
         if unknown:
             raise ModelFileError(
-                f"{self.file_name}: tensor {unknown[0]} is unknown to architecture {self.architecture.gguf_name}"
+                f"{self.file_name}: tensor {shown(unknown[0])} is unknown to architecture {self.architecture.gguf_name}"
                 + (f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else "")
             )
         return DecoderWeights(embedding, layers, final_norm, head)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.config import ModelConfig
-from pellucid.errors import ModelFileError, UnsupportedModelError
+from pellucid.errors import ModelFileError, UnsupportedModelError, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class Metadata:
         raise self._bad(key, value, "a string")
 
     def _bad(self, key: str, value: object, allowed: str) -> ModelFileError:
-        shown = "missing" if value is None else f"{value!r:.60}"
-        return ModelFileError(f"{self.file_name}: metadata key {self._full(key)} is {shown}, but must be {allowed}")
+        found = "missing" if value is None else shown(value)
+        return ModelFileError(f"{self.file_name}: metadata key {self._full(key)} is {found}, but must be {allowed}")
 
     def refuse(self, message: str) -> ModelFileError:
         """The error of a file that contradicts itself."""
@@ -98,7 +98,7 @@ def linear_rope_factor(metadata: Metadata) -> float:
     """What positions are divided by: 1 without scaling. Raises `UnsupportedModelError` for any scaling but linear."""
     scaling = metadata.text("rope.scaling.type", "none")
     if scaling not in ("none", "linear"):
-        raise metadata.unsupported(f"rope.scaling.type is {scaling!r:.60}, but only none and linear are supported")
+        raise metadata.unsupported(f"rope.scaling.type is {shown(scaling)}, but only none and linear are supported")
     return metadata.number("rope.scaling.factor", default=1.0) if scaling == "linear" else 1.0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pellucid.errors import UnsupportedModelError
+from pellucid.errors import UnsupportedModelError, shown
 from pellucid.models.architectures import gemma3, llama
 from pellucid.models.architectures.base import Architecture
 
@@ -16,5 +16,5 @@ def find_architecture(name: object, file_name: str) -> Architecture:
     if isinstance(name, str) and name in ARCHITECTURES:
         return ARCHITECTURES[name]
     raise UnsupportedModelError(
-        f"{file_name}: architecture {name!r:.80} is not supported; supported are {', '.join(sorted(ARCHITECTURES))}"
+        f"{file_name}: architecture {shown(name)} is not supported; supported are {', '.join(sorted(ARCHITECTURES))}"
     )
