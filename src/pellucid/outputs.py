@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -70,6 +71,17 @@ class RequestMetrics:
     def ttft(self) -> float | None:
         """Time to first token in seconds: arrival to the first token emitted; None before that."""
         return None if self.first_token_time is None else self.first_token_time - self.arrival_time
+
+    @property
+    def tpot(self) -> float | None:
+        """Time per output token after the first in seconds, of the first answer; None before its second token."""
+        times = self.token_times
+        return None if len(times) < 2 else (times[-1] - times[0]) / (len(times) - 1)
+
+    @property
+    def itl(self) -> list[float]:
+        """Inter-token latencies in seconds, of the first answer: one less than it has tokens."""
+        return [later - earlier for earlier, later in pairwise(self.token_times)]
 
 
 @dataclass(slots=True)
