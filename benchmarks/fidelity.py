@@ -27,6 +27,7 @@ from pellucid.model_store.store import resolve
 from pellucid.models.decoder import Decoder
 from pellucid.models.loading import load_model
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from golden.fidelity import GOLDEN_DIR, Fidelity, Float32Array, Golden, Int32Array, apply_head, load_golden, row_chunks
 from golden.replay import CHUNK, Replay, load_head
@@ -67,20 +68,24 @@ class LlamaCppEngine:
     """llama.cpp with its default KV type (float16), in chunks or one row at a time."""
 
     def __init__(self, path: Path, threads: int, token_by_token: bool) -> None:
-        from peers.llama_cpp_context import LlamaContext
+        from benchmarks.peers.llama_cpp_python.worker import LlamaCppPythonEngine
 
         self.name = f"llama.cpp, {'one row' if token_by_token else f'{CHUNK} rows'} at a time"
-        self._context = LlamaContext(path, threads, batch=CHUNK)
-        self._token_by_token = token_by_token
+        self._engine = LlamaCppPythonEngine()
+        self._engine.load(path, threads, 0, 1)
+        self._step = 1 if token_by_token else CHUNK
 
     def start(self, num_tokens: int) -> None:
-        self._context.clear()
+        self._engine.prepare(1, num_tokens)
+        self._engine.clear()
+        self._length = 0
 
     def push(self, token_ids: Int32Array) -> Float32Array:
-        ids = token_ids.tolist()
-        if self._token_by_token:
-            return np.concatenate([self._context.push([token_id]) for token_id in ids])
-        return self._context.push(ids, all_logits=True)
+        parts = []
+        for rows in row_chunks(len(token_ids), self._step):
+            parts.append(self._engine.push(token_ids[rows].tolist(), self._length))
+            self._length += len(parts[-1])
+        return np.concatenate(parts)
 
 
 def find_golden(path: Path) -> Golden:

@@ -21,6 +21,9 @@ RATE_TITLES = {
     "amx_bf16": "AMX bfloat16",
 }
 
+FAR_KL = 0.1
+"""Nats; rounding activations to 8 bits costs about 3e-3, so what lies above this is no rounding."""
+
 
 def markdown(results: Results) -> str:
     """The whole report."""
@@ -79,8 +82,12 @@ def _figures(results: Results, model: str) -> str:
         "Median of the rounds ± half their range; × is how many times as good pellucid is, from the rounds both have "
         "(below 1 × the peer is ahead). The best peer of a row is bold."
     )
+    far = [name for name in engines if (results.median(model, name, "mean-kl") or 0.0) > FAR_KL]
+    if far:
+        note += " † Its answers are far from the model's (mean KL above 0.1 nats): its speed is that of other numbers."
     file = results.models[model]["file"]
-    return f"### {model} ({file})\n\n{note}\n\n" + _table(["", *(PEERS[name].label for name in engines)], rows)
+    labels = [PEERS[name].label + (" †" if name in far else "") for name in engines]
+    return f"### {model} ({file})\n\n{note}\n\n" + _table(["", *labels], rows)
 
 
 def _cell(results: Results, model: str, engine: str, figure: str, best: str | None) -> str:

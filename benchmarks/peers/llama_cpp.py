@@ -130,10 +130,13 @@ class LlamaCppEngine:
         if status != 0:
             raise RuntimeError(f"llama_decode returned {status}")
 
+    def push(self, token_ids: Sequence[int], start: int) -> npt.NDArray[np.float32]:
+        """Run rows of the first stream at positions from `start`, at most 512; logits [R, vocab] of all of them."""
+        self._run([(token, start + i, 0, True) for i, token in enumerate(token_ids)])
+        return np.stack([self._logits_of(index) for index in range(len(token_ids))])
+
     def logits(self, token_ids: list[int]) -> Iterator[npt.NDArray[np.float32]]:
         self.clear()
         self._stored = []
         for start in range(0, len(token_ids), 128):
-            chunk = token_ids[start : start + 128]
-            self._run([(token, start + i, 0, True) for i, token in enumerate(chunk)])
-            yield np.stack([self._logits_of(index) for index in range(len(chunk))])
+            yield self.push(token_ids[start : start + 128], start)

@@ -1,0 +1,94 @@
+"""The worker's side: what the clock counts, what a call answers, that errors and prints do no harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.peers.protocol import SHOWN_TOKENS, Clock, Emitted, answer, timed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class StepEngine:
+    """Gives every stream one token a step, its prompt's first id each time."""
+
+    def load(self, path: Path, threads: int, max_tokens: int, max_streams: int) -> dict[str, str]:
+        return {"path": path.name, "threads": str(threads)}
+
+    def prepare(self, streams: int, tokens: int) -> None:
+        self.prepared = (streams, tokens)
+
+    def generate(self, prompts: list[list[int]], num_tokens: int) -> Iterator[Emitted]:
+        for _ in range(num_tokens):
+            yield [(stream, prompt[0]) for stream, prompt in enumerate(prompts)]
+
+    def logits(self, token_ids: list[int]) -> Iterator[Any]:
+        raise NotImplementedError("no logits here")
+
+
+def test_the_window_opens_when_all_have_a_token_and_closes_when_one_has_its_last() -> None:
+    clock = Clock(num_streams=2, num_tokens=3, begin=10.0)
+    clock.add([(0, 7)], 11.0)
+    clock.add([(0, 7), (1, 8)], 12.0)  # now both have begun; what came so far is not in the window
+    clock.add([(0, 7), (1, 8)], 13.5)  # stream 0 has its last token
+    clock.add([(1, 8)], 20.0)
+    result = clock.answer()
+    assert result["first_s"] == 2.0
+    assert result["total_s"] == 10.0
+    assert (result["window_tokens"], result["window_s"]) == (2, 1.5)
+    assert result["token_ids"] == [[7, 7, 7], [8, 8, 8]]
+
+
+def test_one_stream_counts_all_tokens_but_the_first() -> None:
+    result = timed(StepEngine(), [[5]], 40)
+    assert result["window_tokens"] == 39
+    assert result["token_ids"] == [[5] * SHOWN_TOKENS]
+
+
+def test_a_stream_that_ends_early_is_an_error() -> None:
+    clock = Clock(num_streams=2, num_tokens=2, begin=0.0)
+    clock.add([(0, 1), (1, 1)], 1.0)
+    clock.add([(0, 1)], 2.0)
+    with pytest.raises(RuntimeError, match="1 streams gave 1 tokens instead of 2"):
+        clock.answer()
+
+
+def test_calls() -> None:
+    engine = StepEngine()
+    loaded = answer(engine, {"call": "load", "path": "a/b.gguf", "threads": 2, "max_tokens": 8, "max_streams": 1})
+    assert loaded["details"] == {"path": "b.gguf", "threads": "2"}
+    assert answer(engine, {"call": "prepare", "streams": 3, "tokens": 9}) == {}
+    assert engine.prepared == (3, 9)
+    with pytest.raises(ValueError, match="unknown call 'guess'"):
+        answer(engine, {"call": "guess"})
+
+
+def test_a_worker_answers_line_by_line_and_survives_errors_and_prints() -> None:
+    program = (
+        "from benchmarks.peers.protocol import serve\n"
+        "class Loud:\n"
+        "    def prepare(self, streams, tokens):\n"
+        "        print('a library says hello')\n"
+        "        if streams == 13: raise OSError('no luck')\n"
+        "serve(Loud())\n"
+    )
+    calls = [{"call": "prepare", "streams": n, "tokens": 1} for n in (1, 13, 2)]
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input="".join(json.dumps(call) + "\n" for call in calls),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=60,
+    )
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [{}, {"error": "OSError: no luck"}, {}]
+    assert done.stderr.count("a library says hello") == 3
