@@ -191,10 +191,8 @@ void Runtime::rotate_and_store(Rows qkv, const AttentionShape& shape, Norm q_nor
   pool_.run([&](int worker) { shares.each(worker, one); });
 }
 
-namespace {
-
 // Queries of one sequence and KV head, up to a tile: pair p of the sequence is row p / group, head p % group.
-struct Tile {
+struct Runtime::Tile {
   int64_t sequence;
   int64_t kv_head;
   int64_t first;
@@ -202,7 +200,7 @@ struct Tile {
 };
 
 // A tile with its pointers, built on the worker's stack.
-struct TileTask {
+struct Runtime::TileTask {
   AttendTask task;
   const float* q[kMaxAttentionQueries];
   float* out[kMaxAttentionQueries];
@@ -228,14 +226,24 @@ struct TileTask {
     split_end = (highest + kSplit - 1) / kSplit;
     task = {kv, step.block_table + tile.sequence * step.max_blocks, tile.kv_head, tile.queries, q, lo, hi, shape.scale};
   }
+  TileTask(const TileTask&) = delete;  // `task` points into the object itself
 };
 
-}  // namespace
+// What all tiles of one call share.
+struct Runtime::AttentionCall {
+  const Rows& qkv;
+  const AttentionShape& shape;
+  const StepView& step;
+  const KVView& kv;
+  const Rows& out;
+  TileTask task(const Tile& tile) const { return TileTask(tile, qkv, shape, step, kv, out); }
+};
 
 void Runtime::attention(Rows qkv, const AttentionShape& shape, const StepView& step, const KVView& kv, Rows out) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const int64_t group = shape.heads / kv.heads, dim = kv.head_dim;
   constexpr int kTile = 12;
+  const int64_t group = shape.heads / kv.heads;
+  const AttentionCall call{qkv, shape, step, kv, out};
   std::vector<Tile> tiles;
   int64_t longest = 0;
   for (int64_t s = 0; s < step.sequences; ++s) {
@@ -246,63 +254,70 @@ void Runtime::attention(Rows qkv, const AttentionShape& shape, const StepView& s
       for (int64_t p = 0; p < pairs; p += kTile)
         tiles.push_back({s, h, p, static_cast<int>(std::min<int64_t>(kTile, pairs - p))});
   }
-  const auto run_tile = [&](const Tile& tile) {
-    TileTask t(tile, qkv, shape, step, kv, out);
-    SoftmaxState states[kMaxAttentionQueries] = {}, next[kMaxAttentionQueries];
-    alignas(64) float acc[kMaxAttentionQueries * kMaxHeadDim], partial[kMaxAttentionQueries * kMaxHeadDim];
-    for (int64_t split = t.split_begin; split < t.split_end; ++split) {
-      kernels_.attend_split(t.task, split, next, partial);
-      for (int i = 0; i < tile.queries; ++i)
-        kernels_.merge_split(states[i], acc + i * dim, next[i], partial + i * dim, dim);
-    }
-    for (int i = 0; i < tile.queries; ++i) kernels_.finish_row(states[i], acc + i * dim, dim, t.out[i]);
-  };
   const int64_t count = static_cast<int64_t>(tiles.size());
-  if (pool_.size() == 1 || (count * longest <= 96 && count <= 4)) {
-    for (const Tile& tile : tiles) run_tile(tile);
-    return;
-  }
-  if (count >= 4 * pool_.size() || longest <= kSplit) {
+  // A little work is done before other workers are awake.
+  const bool little = count <= 4 && count * longest <= 96;
+  if (pool_.size() == 1 || little) {
+    for (const Tile& tile : tiles) attend_tile(call, tile);
+  } else if (count >= 4 * pool_.size() || longest <= kSplit) {
     std::atomic<int64_t> next{count};  // the last rows see the most and go first
     pool_.run([&](int) {
-      for (int64_t i = --next; i >= 0; i = --next) run_tile(tiles[static_cast<size_t>(i)]);
+      for (int64_t i = --next; i >= 0; i = --next) attend_tile(call, tiles[static_cast<size_t>(i)]);
     });
-    return;
+  } else {
+    attend_by_splits(call, tiles);
   }
-  // Few rows with a long past: the splits are shared out, then merged in ascending order as above.
+}
+
+// One worker takes all splits of a tile, and merges as it goes.
+void Runtime::attend_tile(const AttentionCall& call, const Tile& tile) const {
+  const int64_t dim = call.kv.head_dim;
+  TileTask t = call.task(tile);
+  SoftmaxState states[kMaxAttentionQueries] = {}, next[kMaxAttentionQueries];
+  alignas(64) float acc[kMaxAttentionQueries * kMaxHeadDim], partial[kMaxAttentionQueries * kMaxHeadDim];
+  for (int64_t split = t.split_begin; split < t.split_end; ++split) {
+    kernels_.attend_split(t.task, split, next, partial);
+    for (int i = 0; i < tile.queries; ++i)
+      kernels_.merge_split(states[i], acc + i * dim, next[i], partial + i * dim, dim);
+  }
+  for (int i = 0; i < tile.queries; ++i) kernels_.finish_row(states[i], acc + i * dim, dim, t.out[i]);
+}
+
+// Few rows with a long past: the splits are shared out, then merged in ascending order, as one worker would.
+void Runtime::attend_by_splits(const AttentionCall& call, const std::vector<Tile>& tiles) {
   struct Piece {
-    int64_t tile, split;
+    const Tile* tile;
+    int64_t split;
   };
+  const int64_t dim = call.kv.head_dim;
   std::vector<Piece> pieces;
-  std::vector<int64_t> first_piece;
-  for (int64_t i = 0; i < count; ++i) {
-    const TileTask t(tiles[static_cast<size_t>(i)], qkv, shape, step, kv, out);
-    first_piece.push_back(static_cast<int64_t>(pieces.size()));
-    for (int64_t split = t.split_begin; split < t.split_end; ++split) pieces.push_back({i, split});
+  std::vector<size_t> first_piece;
+  for (const Tile& tile : tiles) {
+    const TileTask t = call.task(tile);
+    first_piece.push_back(pieces.size());
+    for (int64_t split = t.split_begin; split < t.split_end; ++split) pieces.push_back({&tile, split});
   }
-  first_piece.push_back(static_cast<int64_t>(pieces.size()));
-  std::vector<SoftmaxState> states(pieces.size() * kMaxAttentionQueries);
-  std::vector<float> partial(pieces.size() * kMaxAttentionQueries * static_cast<size_t>(dim));
+  first_piece.push_back(pieces.size());
   const size_t piece_floats = kMaxAttentionQueries * static_cast<size_t>(dim);
-  std::atomic<int64_t> next{0};
-  pool_.run([&](int) {
-    for (int64_t p = next++; p < static_cast<int64_t>(pieces.size()); p = next++) {
-      const size_t at = static_cast<size_t>(p);
-      TileTask t(tiles[static_cast<size_t>(pieces[at].tile)], qkv, shape, step, kv, out);
-      kernels_.attend_split(t.task, pieces[at].split, &states[at * kMaxAttentionQueries], &partial[at * piece_floats]);
-    }
+  std::vector<SoftmaxState> states(pieces.size() * kMaxAttentionQueries);
+  if (partial_.size() < pieces.size() * piece_floats) partial_.resize(pieces.size() * piece_floats);
+  Shares shares(static_cast<int64_t>(pieces.size()), pool_.size());
+  pool_.run([&](int worker) {
+    shares.each(worker, [&](int64_t i) {
+      const size_t at = static_cast<size_t>(i);
+      TileTask t = call.task(*pieces[at].tile);
+      kernels_.attend_split(t.task, pieces[at].split, &states[at * kMaxAttentionQueries], &partial_[at * piece_floats]);
+    });
   });
-  std::vector<float> acc(static_cast<size_t>(dim));
-  for (int64_t i = 0; i < count; ++i) {
-    const TileTask t(tiles[static_cast<size_t>(i)], qkv, shape, step, kv, out);
-    for (int q = 0; q < tiles[static_cast<size_t>(i)].queries; ++q) {
+  alignas(64) float acc[kMaxHeadDim];
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    const TileTask t = call.task(tiles[i]);
+    for (int q = 0; q < tiles[i].queries; ++q) {
       SoftmaxState state = {};
-      for (int64_t p = first_piece[static_cast<size_t>(i)]; p < first_piece[static_cast<size_t>(i) + 1]; ++p) {
-        const size_t at = static_cast<size_t>(p);
-        kernels_.merge_split(state, acc.data(), states[at * kMaxAttentionQueries + static_cast<size_t>(q)],
-                             &partial[at * piece_floats + static_cast<size_t>(q * dim)], dim);
-      }
-      kernels_.finish_row(state, acc.data(), dim, t.out[q]);
+      for (size_t at = first_piece[i]; at < first_piece[i + 1]; ++at)
+        kernels_.merge_split(state, acc, states[at * kMaxAttentionQueries + static_cast<size_t>(q)],
+                             &partial_[at * piece_floats + static_cast<size_t>(q * dim)], dim);
+      kernels_.finish_row(state, acc, dim, t.out[q]);
     }
   }
 }

@@ -68,6 +68,12 @@ class Runtime {
   void attention(Rows qkv, const AttentionShape& shape, const StepView& step, const KVView& kv, Rows out);
 
  private:
+  struct Tile;
+  struct TileTask;
+  struct AttentionCall;
+  void attend_tile(const AttentionCall& call, const Tile& tile) const;
+  void attend_by_splits(const AttentionCall& call, const std::vector<Tile>& tiles);
+
   enum class Epilogue { Store, Add, Gate };
   void product(Rows x, Norm norm, const PackedMatrix& w, Epilogue epilogue, Activation activation, Rows out);
   void finish_panel(const PackedMatrix& w, const uint8_t* qrows, size_t qstride, const float* frows, size_t fstride,
@@ -79,6 +85,7 @@ class Runtime {
   std::mutex mutex_;  // one operation at a time
   std::vector<uint8_t> quantized_;
   std::vector<float> normalized_;
+  std::vector<float> partial_;
 };
 
 }  // namespace pellucid

@@ -137,7 +137,8 @@ void float_panel(const uint8_t* panel, int64_t columns, const uint8_t* rows, siz
 
 }  // namespace
 
-// In the order of kFormats (formats.cpp part of packed_matrix.cpp).
+// One entry for each row of kFormats, in its order:
+//   int_panel<index in kFormats, code, columns per scale, log2 of the centre or −1 for minima, float32 scales?>
 #define PELLUCID_PANELS                                                                                      \
   {                                                                                                          \
     float_panel<Code::Float32>, float_panel<Code::Float16>, float_panel<Code::BFloat16>,                     \
