@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.config import ModelConfig
+from pellucid.config import ModelConfig, RopeConfig
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
 
 
@@ -100,6 +100,35 @@ def linear_rope_factor(metadata: Metadata) -> float:
     if scaling not in ("none", "linear"):
         raise metadata.unsupported(f"rope.scaling.type is {shown(scaling)}, but only none and linear are supported")
     return metadata.number("rope.scaling.factor", default=1.0) if scaling == "linear" else 1.0
+
+
+def common_config(metadata: Metadata, *, rope_theta: float, head_dim: int | None = None) -> ModelConfig:
+    """What the decoder families say in the same keys; a family puts its own over it with `dataclasses.replace`.
+
+    rope_theta, head_dim: what the family means where the file is silent; hidden_size / heads for head_dim None.
+    `vocab_size` stays 0: the rows of the embedding decide (loading.py).
+    """
+    heads = metadata.integer("attention.head_count", high=1024)
+    hidden = metadata.integer("embedding_length")
+    head_dim = metadata.integer("attention.key_length", default=head_dim or hidden // heads, high=1024)
+    return ModelConfig(
+        architecture=metadata.architecture,
+        name=metadata.text("general.name", metadata.architecture),
+        vocab_size=0,
+        hidden_size=hidden,
+        num_layers=metadata.integer("block_count", high=1024),
+        num_heads=heads,
+        num_kv_heads=metadata.integer("attention.head_count_kv", default=heads, high=1024),
+        head_dim=head_dim,
+        intermediate_size=metadata.integer("feed_forward_length"),
+        context_length=metadata.integer("context_length", high=1 << 30),
+        norm_eps=metadata.number("attention.layer_norm_rms_epsilon", high=1.0),
+        rope=RopeConfig(
+            theta=metadata.number("rope.freq_base", default=rope_theta),
+            dim=metadata.integer("rope.dimension_count", default=head_dim, high=1024),
+            linear_factor=linear_rope_factor(metadata),
+        ),
+    )
 
 
 def half_split_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[np.int32]:
