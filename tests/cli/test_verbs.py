@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -187,9 +189,24 @@ def test_colours_need_a_terminal_and_no_no_color(monkeypatch: pytest.MonkeyPatch
     assert console.styled("x", console.DIM, Terminal()) == "x"
 
 
-def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+@contextmanager
+def start(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that takes Ctrl-C even where the tests themselves ignore it (`nohup pytest &`), ended in any case."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.Popen([sys.executable, "-m", "pellucid", *arguments], env=env, **options)
+    # A child inherits SIG_IGN, but the default in place of a handler.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen([sys.executable, "-m", "pellucid", *arguments], env=env, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def test_the_first_use_in_a_process_of_its_own(smollm2_path: Path) -> None:
@@ -200,11 +217,12 @@ def test_the_first_use_in_a_process_of_its_own(smollm2_path: Path) -> None:
 
 def test_streams_while_it_generates_and_ctrl_c_ends_it(smollm2_path: Path) -> None:
     flags = ["--max-tokens", "none", "--ignore-eos", "--seed", "1"]
-    process = start("generate", "Once upon a time", *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.read(8), "the first words come before the end"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start("generate", "Once upon a time", *flags, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(8), "the first words come before the end"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert out.endswith(b"\n")
     assert err == b""
@@ -212,13 +230,14 @@ def test_streams_while_it_generates_and_ctrl_c_ends_it(smollm2_path: Path) -> No
 
 def test_reader_that_goes_away(smollm2_path: Path) -> None:
     flags = ["--max-tokens", "none", "--ignore-eos"]
-    process = start("generate", "Once upon a time", *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.read(1)
-    process.stdout.close()
-    assert process.wait(timeout=30) == 141
-    assert process.stderr.read() == b""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start("generate", "Once upon a time", *flags, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.wait(timeout=30) == 141
+        assert process.stderr.read() == b""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
@@ -226,9 +245,6 @@ def test_chat_at_a_terminal(smollm2_path: Path) -> None:
     import pty
 
     ours, theirs = pty.openpty()
-    flags = ["--temperature", "0", "--max-model-len", "512"]
-    process = start("chat", *flags, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, close_fds=True)
-    os.close(theirs)
     screen = ""
 
     def wait_for(text: str) -> None:
@@ -241,20 +257,23 @@ def test_chat_at_a_terminal(smollm2_path: Path) -> None:
         os.write(ours, text.encode() + b"\r")
         wait_for(text)
 
-    wait_for(">>> ")
-    type_line("Count from 1 to 1000, one number per line.")
-    wait_for("2")
-    process.send_signal(signal.SIGINT)
-    wait_for("tok/s · stopped")
-    wait_for(">>> ")
-    type_line("/clear")
-    wait_for(">>> ")
-    type_line("What is the capital of France?")
-    wait_for("The capital of France is Paris.")
-    wait_for("TTFT")
-    wait_for(">>> ")
-    os.write(ours, b"\x04")
-    assert process.wait(timeout=30) == 0
+    terminal = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True, "close_fds": True}
+    with start("chat", "--temperature", "0", "--max-model-len", "512", **terminal) as process:
+        os.close(theirs)
+        wait_for(">>> ")
+        type_line("Count from 1 to 1000, one number per line.")
+        wait_for("2")
+        process.send_signal(signal.SIGINT)
+        wait_for("tok/s · stopped")
+        wait_for(">>> ")
+        type_line("/clear")
+        wait_for(">>> ")
+        type_line("What is the capital of France?")
+        wait_for("The capital of France is Paris.")
+        wait_for("TTFT")
+        wait_for(">>> ")
+        os.write(ours, b"\x04")
+        assert process.wait(timeout=30) == 0
     os.close(ours)
 
 
