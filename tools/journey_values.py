@@ -44,7 +44,7 @@ TOLERANCE = 0.02
 
 QUESTION = {"role": "user", "content": "What is the capital of France?"}
 BEGUN = {"role": "assistant", "content": "The capital of France is"}
-PARAMS = SamplingParams(repetition_penalty=1.1, temperature=1.5, min_p=0.001, top_k=20, top_p=0.95, seed=2025)
+PARAMS = SamplingParams(repetition_penalty=1.1, temperature=1.5, min_p=0.001, top_k=20, top_p=0.95, seed=2025, max_tokens=32)
 OTHER_SEED = 4
 """Its u falls on a less likely candidate."""
 SPLIT_TEXT = "你好 🦙"
@@ -151,7 +151,9 @@ def request(j: Journey) -> Iterator[str]:
     yield f"request_id        {j.output.request_id}"
     yield f"prompt_token_ids  {len(j.ids)} ids"
     yield f"end_token_ids     {sorted(j.tokenizer.eos_ids)}"
-    yield f"max_output_tokens {j.llm.max_model_len} − {len(j.ids)} = {j.llm.max_model_len - len(j.ids)}"
+    room = j.llm.max_model_len - len(j.ids)
+    limit = min(PARAMS.max_tokens or room, room)
+    yield f"max_output_tokens {limit}  (the context has room for {j.llm.max_model_len} − {len(j.ids)} = {room})"
     yield f"seed              {j.output.outputs[0].seed}"
 
 
@@ -183,10 +185,21 @@ def attention_input(j: Journey) -> Iterator[str]:
         plain = rotate(turned, cosine, -sine)
         yield f"{name}, head 0  {numbers(plain[0, 0], 4)}"
         yield f"   rotated {numbers(turned[0, 0], 4)}"
+        if name == "q":
+            yield from _pair_zero(plain[0, 0], turned[0, 0], float(cosine[0, 0]), float(sine[0, 0]))
     yield f"v, head 0  {numbers(j.tensor('layers.0.attn.v')[: j.config.head_dim], 4)}"
     pairs = j.config.rope.dim // 2
     angles = " · ".join(f"pair {i}: {_angle(j, i):.4f}" for i in (0, 1, pairs - 1))
     yield f"angles at position {j.row}, in radians: {angles}"
+
+
+def _pair_zero(plain: Float32Array, turned: Float32Array, c: float, s: float) -> Iterator[str]:
+    """The arithmetic of one rotation."""
+    half = len(plain) // 2
+    (a, b), (x, y) = ((float(v[0]), float(v[half])) for v in (plain, turned))
+    yield f"   pair 0: (q[0], q[{half}]) = ({a:+.4f}, {b:+.4f}), cos = {c:+.4f}, sin = {s:+.4f}"
+    yield f"   new q[0]  = q[0] · cos − q[{half}] · sin = {x:+.4f}"
+    yield f"   new q[{half}] = q[{half}] · cos + q[0] · sin = {y:+.4f}"
 
 
 def _angle(j: Journey, pair: int) -> float:
@@ -335,7 +348,7 @@ def _runs(slots: npt.NDArray[Any]) -> str:
 
 def _crowded(j: Journey) -> tuple[RequestOutput, WatchedModel]:
     llm, watched = j.engine(max_num_batched_tokens=16)
-    neighbour = llm.stream("Once upon a time", SamplingParams(seed=1, max_tokens=20))
+    neighbour = llm.stream("Once upon a time", SamplingParams(seed=1, max_tokens=len(j.ids) + 20, ignore_eos=True))
     next(neighbour)
     next(neighbour)
     ours = llm.stream([QUESTION, BEGUN], PARAMS, continue_final_message=True)
@@ -348,18 +361,21 @@ def _crowded(j: Journey) -> tuple[RequestOutput, WatchedModel]:
 def one_answer(j: Journey) -> Iterator[str]:
     """The followed row's logits in three runs: given as a prompt, written by the model itself, and in a crowd."""
     own, own_watched = j.engine()
-    answer = own.chat([QUESTION], SamplingParams(temperature=0))[0].outputs[0]
-    written = next(p for p in own_watched.passes if p.batch.seq_lens[0] == len(j.ids))
+    chat = own.chat([QUESTION], SamplingParams(temperature=0, max_tokens=len(j.ids)))[0]
+    yield f"chat, temperature 0: {chat.outputs[0].text!r}"
+    given = own.tokenizer.decode(j.ids[len(chat.prompt_token_ids) :])
+    known = [*chat.prompt_token_ids, *chat.outputs[0].token_ids]
+    written = [p for p in own_watched.passes if p.batch.seq_lens[0] == len(j.ids)]
+    runs = {"given in the prompt, one step": j.logits}
+    if known[: len(j.ids)] == j.ids and written:
+        runs["written by the model, one row"] = _last_logits(written[0])
     _, crowded = _crowded(j)
-    runs = {
-        "given in the prompt, one step": j.logits,
-        "written by the model, one row": written.logits[0] if written.logits is not None else j.logits,
-        "in chunks, beside a neighbour": _last_logits(crowded.passes[-1]),
-    }
-    yield f"chat, temperature 0: {answer.text!r}"
+    runs["in chunks, beside a neighbour"] = _last_logits(crowded.passes[-1])
     for name, row in runs.items():
         same = "the same bits" if row.tobytes() == j.logits.tobytes() else "DIFFERENT"
         yield f"{name}: logit of {j.text(j.chosen)} {row[j.chosen]:.4f}, all {len(row)} logits {same}"
+    if len(runs) == 2:
+        yield f"the model itself did not write {given!r} here, so there is no third run to compare"
 
 
 def _last_logits(done: Pass) -> Float32Array:
