@@ -44,7 +44,9 @@ TOLERANCE = 0.02
 
 QUESTION = {"role": "user", "content": "What is the capital of France?"}
 BEGUN = {"role": "assistant", "content": "The capital of France is"}
-PARAMS = SamplingParams(repetition_penalty=1.1, temperature=1.5, min_p=0.001, top_k=20, top_p=0.95, seed=2025, max_tokens=32)
+PARAMS = SamplingParams(
+    repetition_penalty=1.1, temperature=1.5, min_p=0.001, top_k=20, top_p=0.95, seed=2025, max_tokens=32
+)
 OTHER_SEED = 4
 """Its u falls on a less likely candidate."""
 SPLIT_TEXT = "你好 🦙"
