@@ -13,29 +13,6 @@ uint8_t* align64(std::vector<uint8_t>& buffer, size_t bytes) {
   return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(buffer.data()) + 63) & ~uintptr_t{63});
 }
 
-// Hands out [0, n): three quarters as one even share to each worker, the rest in pieces to whoever is free, so that
-// workers seldom meet at the counter and a slow core still does less.
-class Shares {
- public:
-  Shares(int64_t n, int workers)
-      : n_(n), workers_(workers), fixed_(n * 3 / 4), piece_(std::max<int64_t>(1, (n - fixed_) / (workers * 4))), next_(fixed_) {}
-  template <class F>
-  void each(int worker, F f) {
-    for (int64_t i = fixed_ * worker / workers_; i < fixed_ * (worker + 1) / workers_; ++i) f(i);
-    for (int64_t begin = next_.fetch_add(piece_); begin < n_; begin = next_.fetch_add(piece_))
-      for (int64_t i = begin; i < std::min(n_, begin + piece_); ++i) f(i);
-  }
-
- private:
-  const int64_t n_, workers_, fixed_, piece_;
-  alignas(64) std::atomic<int64_t> next_;
-};
-
-// The even share of `worker` of n items, as [first, second).
-std::pair<int64_t, int64_t> even_share(int64_t n, int worker, int workers) {
-  return {n * worker / workers, n * (worker + 1) / workers};
-}
-
 }  // namespace
 
 Runtime::Runtime(int threads, const std::string& isa) : kernels_(choose_kernels(isa)), pool_(threads) {}
@@ -105,25 +82,26 @@ void Runtime::product(Rows x, Norm norm, const PackedMatrix& w, Epilogue epilogu
   if (normalized_.size() < fcount * copies) normalized_.resize(fcount * copies);
   float* const fbase = normalized_.data();
 
-  const int64_t units = epilogue == Epilogue::Gate ? w.panels() / 2 : w.panels();
-  Shares shares(units, workers);
+  const auto prepare = [&](int64_t i, uint8_t* q, float* f) {
+    const float* row = x.row(i);
+    if (need_rows) {
+      kernels_.rms_norm_row(row, norm.weight, norm.eps, k, f + i * k);
+      row = f + i * k;
+    }
+    if (qstride) kernels_.quantize_row(row, k, q + static_cast<size_t>(i) * qstride);
+  };
+  if (!redundant) {
+    Shares rows(x.count, workers);
+    pool_.run([&](int worker) { rows.each(worker, [&](int64_t i) { prepare(i, qbase, fbase); }); });
+  }
+  Shares panels(epilogue == Epilogue::Gate ? w.panels() / 2 : w.panels(), workers);
   pool_.run([&](int worker) {
     uint8_t* const q = qbase + (redundant ? static_cast<size_t>(worker) * qbytes : 0);
     float* const f = fbase + (redundant ? static_cast<size_t>(worker) * fcount : 0);
-    const auto prepare = [&](int64_t i) {
-      const float* row = x.row(i);
-      if (need_rows) {
-        kernels_.rms_norm_row(row, norm.weight, norm.eps, k, f + i * k);
-        row = f + i * k;
-      }
-      if (qstride) kernels_.quantize_row(row, k, q + static_cast<size_t>(i) * qstride);
-    };
-    const auto [begin, end] = redundant ? std::pair<int64_t, int64_t>{0, x.count} : even_share(x.count, worker, workers);
-    for (int64_t i = begin; i < end; ++i) prepare(i);
-    if (!redundant) pool_.barrier();
+    for (int64_t i = 0; redundant && i < x.count; ++i) prepare(i, q, f);
     const float* frows = need_rows ? f : x.data;
     const size_t fstride = static_cast<size_t>(need_rows ? k : x.stride) * 4;
-    shares.each(worker, [&](int64_t unit) { finish_panel(w, q, qstride, frows, fstride, unit, epilogue, activation, out); });
+    panels.each(worker, [&](int64_t p) { finish_panel(w, q, qstride, frows, fstride, p, epilogue, activation, out); });
   });
 }
 

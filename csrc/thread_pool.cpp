@@ -1,5 +1,7 @@
 #include "thread_pool.h"
 
+#include <algorithm>
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -10,6 +12,9 @@ namespace {
 
 // About thirty microseconds: longer than the gap between two operations, far shorter than a time slice.
 constexpr int kSpins = 1000;
+
+constexpr uint64_t kClosed = uint64_t{1} << 31;
+constexpr uint64_t kInside = kClosed - 1;
 
 inline void pause() {
 #ifdef __x86_64__
@@ -46,34 +51,47 @@ void ThreadPool::start(Job job, void* context) {
   if (size_ == 1) return job(context, 0);
   job_ = job;
   context_ = context;
-  pending_.store(size_ - 1, std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_release);
+  const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
+  state_.store(static_cast<uint64_t>(epoch) << 32, std::memory_order_release);
+  epoch_.store(epoch, std::memory_order_release);
   epoch_.notify_all();
   job(context, 0);
-  for (int left = pending_.load(std::memory_order_acquire); left != 0; left = pending_.load(std::memory_order_acquire))
-    wait_change(pending_, left);
+  uint32_t left = left_.load(std::memory_order_acquire);
+  uint64_t state = state_.fetch_or(kClosed, std::memory_order_acq_rel);
+  while ((state & kInside) != 0) {
+    wait_change(left_, left);
+    left = left_.load(std::memory_order_acquire);
+    state = state_.load(std::memory_order_acquire);
+  }
+}
+
+// Joins the job of `epoch` unless it is over.
+bool ThreadPool::enter(uint32_t epoch) {
+  uint64_t state = state_.load(std::memory_order_acquire);
+  while ((state >> 32) == epoch && !(state & kClosed))
+    if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel)) return true;
+  return false;
 }
 
 void ThreadPool::work(int worker) {
   uint32_t seen = 0;
   for (;;) {
     wait_change(epoch_, seen);
-    ++seen;
+    seen = epoch_.load(std::memory_order_acquire);
     if (stop_.load()) return;
+    if (!enter(seen)) continue;
     job_(context_, worker);
-    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_one();
+    state_.fetch_sub(1, std::memory_order_acq_rel);
+    left_.fetch_add(1, std::memory_order_acq_rel);
+    left_.notify_one();
   }
 }
 
-void ThreadPool::barrier() {
-  if (size_ == 1) return;
-  const uint32_t epoch = barrier_epoch_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    barrier_epoch_.fetch_add(1, std::memory_order_release);
-    barrier_epoch_.notify_all();
-  } else {
-    wait_change(barrier_epoch_, epoch);
+Shares::Shares(int64_t n, int workers)
+    : workers_(workers), piece_(std::max<int64_t>(1, n / (workers * 8))), shares_(new Share[static_cast<size_t>(workers)]) {
+  for (int w = 0; w < workers; ++w) {
+    shares_[static_cast<size_t>(w)].next.store(n * w / workers, std::memory_order_relaxed);
+    shares_[static_cast<size_t>(w)].end = n * (w + 1) / workers;
   }
 }
 
