@@ -32,9 +32,15 @@ if TYPE_CHECKING:
     from pellucid.engine.llm import LLM as LLM
     from pellucid.engine.llm_engine import EngineStats as EngineStats
     from pellucid.engine.llm_engine import LLMEngine as LLMEngine
+    from pellucid.errors import BackendError as BackendError
+    from pellucid.errors import ChatTemplateError as ChatTemplateError
     from pellucid.errors import ContextLengthExceededError as ContextLengthExceededError
     from pellucid.errors import InvalidParameterError as InvalidParameterError
+    from pellucid.errors import ModelFileError as ModelFileError
+    from pellucid.errors import ModelStoreError as ModelStoreError
+    from pellucid.errors import NonFiniteError as NonFiniteError
     from pellucid.errors import PellucidError as PellucidError
+    from pellucid.errors import UnsupportedModelError as UnsupportedModelError
     from pellucid.outputs import CompletionOutput as CompletionOutput
     from pellucid.outputs import Logprob as Logprob
     from pellucid.outputs import RequestMetrics as RequestMetrics
@@ -45,6 +51,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "BackendError": "errors",
+    "ChatTemplateError": "errors",
     "CompletionOutput": "outputs",
     "ContextLengthExceededError": "errors",
     "EngineArgs": "config",
@@ -54,11 +62,15 @@ _HOME = {
     "LLMEngine": "engine.llm_engine",
     "Logprob": "outputs",
     "ModelConfig": "config",
+    "ModelFileError": "errors",
+    "ModelStoreError": "errors",
+    "NonFiniteError": "errors",
     "PellucidError": "errors",
     "RequestMetrics": "outputs",
     "RequestOutput": "outputs",
     "SamplingParams": "sampling_params",
     "Tokenizer": "tokenizer.tokenizer",
+    "UnsupportedModelError": "errors",
 }
 
 __all__ = ["__version__", *_HOME]
