@@ -37,7 +37,11 @@ def load_gguf(file: GGUFFile, backend: Backend) -> Decoder:
 
 
 def read_config(file: GGUFFile) -> tuple[Architecture, ModelConfig]:
-    """What the file says about its model; no weights are read."""
+    """What the file says about its model; no weights are read.
+
+    Raises `UnsupportedModelError` for a family, scaling or split file we do not know, `ModelFileError` for keys that
+    are missing, out of range or contradict the tensors.
+    """
     name = file.metadata.get("general.architecture")
     file_name = Path(file.path).name
     parts = file.metadata.get("split.count", 1)

@@ -39,7 +39,7 @@ class Sampler:
 
         `logits` are the raw float32 logits [vocab_size], read and not changed. The caller appends the token to
         `request.output_token_ids`. Raises `NonFiniteError` for NaN or +inf, `InvalidParameterError` where the
-        parameters leave no token; both are this request's alone.
+        parameters leave no token; both are this request's alone. ValueError for another shape or type is a bug of ours.
         """
         if logits.shape != (self.vocab_size,) or logits.dtype != np.float32:
             raise ValueError(f"logits are {logits.dtype} {logits.shape}, but must be float32 ({self.vocab_size},)")

@@ -81,7 +81,7 @@ def spend(steps: int = 1, chars: int = 0) -> None:
 
 
 def allow(*lengths: int) -> None:
-    """Charge for a text of the sum of `lengths` that is about to be made."""
+    """Charge for a text of the sum of `lengths` that is about to be made; LimitError for one that is too long."""
     total = sum(lengths)
     if total > MAX_TEXT_CHARS:
         raise LimitError(f"it made a text of {total} characters; at most {MAX_TEXT_CHARS} are allowed")
@@ -94,7 +94,7 @@ def allow_elements(count: int) -> None:
 
 
 def allow_bits(bits: int) -> None:
-    """Refuse integers longer than MAX_INT_BITS."""
+    """LimitError for integers longer than MAX_INT_BITS."""
     if bits > MAX_INT_BITS:
         raise LimitError(f"it made a number of more than {MAX_INT_BITS} bits")
 
