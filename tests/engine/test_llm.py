@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,22 @@ from pellucid.engine.interrupt import interrupt_after_step
 from pellucid.engine.llm import LLM
 from pellucid.errors import ContextLengthExceededError, InvalidParameterError, PellucidError
 from pellucid.sampling_params import SamplingParams
+from pellucid.tokenizer.shielding import ControlStrings
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+class ChatTokenizer(ByteTokenizer):
+    """The same with what a chat asks for besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chat_template: Any = "{{ messages[0].content }}"
+        self.chat_templates: dict[str, str] = {}
+        self.control_strings = ControlStrings({})
+
+    def encode_with_protected(self, text: str, protected: Any, **options: Any) -> list[int]:
+        return self.encode(text)
 
 
 def make_llm() -> LLM:
@@ -55,8 +70,57 @@ def test_generate_takes_one_params_or_one_each() -> None:
 
 @pytest.mark.parametrize("prompts", [3, None, ["a", 3], {"a": 1}])
 def test_prompts_that_are_none_are_refused(prompts: Any) -> None:
-    with pytest.raises(InvalidParameterError, match="prompts must be a string"):
+    with pytest.raises(InvalidParameterError, match=r"prompts must be a string|prompts has 3 at position 1"):
         make_llm().generate(prompts, GREEDY)
+
+
+@pytest.mark.parametrize("prompt", [3, None, b"abc", {1: 2}, {97}, iter([97]), np.array(5), bytearray(b"a"), len])
+def test_a_prompt_that_is_none_is_refused(prompt: Any) -> None:
+    llm = make_llm()
+    with pytest.raises(InvalidParameterError, match=r"prompt is .*, but must be text or a list of token ids"):
+        llm.stream(prompt, GREEDY)
+    for prompts in (prompt, ["a", prompt]):
+        with pytest.raises(InvalidParameterError, match="prompt"):
+            llm.generate(prompts, GREEDY)
+    llm.engine.check_integrity()
+
+
+@pytest.mark.parametrize("messages", [3, None, "hi", b"hi", [], [3], [None], ["hi"], [[{"role": "user"}], 3]])
+def test_messages_that_are_none_are_refused(messages: Any) -> None:
+    with pytest.raises(InvalidParameterError, match="messages"):
+        LLM.from_parts(MockModel(), ChatTokenizer()).chat(messages, GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("chat_template", value) for value in (3, b"x", ["x"])),
+        *(("tools", value) for value in (3, "x", {"name": "f"}, [3])),
+        *(("chat_template_kwargs", value) for value in (3, [("a", 1)], {3: 1})),
+        *(("add_generation_prompt", value) for value in (1, "no")),
+        *(("continue_final_message", value) for value in (None, 1, "yes")),
+        *(("progress", value) for value in (None, 3, "yes")),
+    ],
+)
+def test_options_of_the_wrong_kind_are_refused_by_name(name: str, value: Any) -> None:
+    llm = LLM.from_parts(MockModel(), ChatTokenizer())
+    with pytest.raises(InvalidParameterError, match=f"^{name} ") as caught:
+        llm.chat([{"role": "user", "content": "abc"}], GREEDY, **{name: value})
+    assert caught.value.field == name
+    llm.engine.check_integrity()
+
+
+@pytest.mark.parametrize("params", [{}, [], 0, False, "greedy"])
+def test_params_of_a_stream_that_are_none_are_refused(params: Any) -> None:
+    with pytest.raises(InvalidParameterError, match="sampling_params is a"):
+        make_llm().stream("abc", params)
+
+
+def test_a_name_taken_by_the_caller_is_not_given_again() -> None:
+    llm = make_llm()
+    stream = llm.stream("abc", GREEDY, request_id="request-0")
+    assert llm.generate("abc", GREEDY)[0].request_id == "request-1"
+    assert len(list(stream)) == 12
 
 
 def test_one_bad_prompt_refuses_the_call_and_nothing_stays_behind() -> None:
@@ -165,6 +229,97 @@ def test_ctrl_c_aborts_what_runs_and_the_engine_goes_on() -> None:
         i for output in llm.stream("other", long) for i in output.outputs[0].token_ids
     ]
     llm.engine.check_integrity()
+
+
+def test_ctrl_c_while_requests_are_queued_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = make_llm()
+    add_request = llm.engine.add_request
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        add_request(*args, **options)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(llm.engine, "add_request", interrupted)
+    try:
+        for use in (lambda: llm.generate(["abc", "d"], GREEDY), lambda: llm.stream("abc", GREEDY)):
+            with pytest.raises(KeyboardInterrupt):
+                use()
+            gc.collect()
+            assert not llm.engine.has_unfinished_requests()
+            llm.engine.check_integrity()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def test_several_threads_share_the_steps() -> None:
+    llm = make_llm()
+    alone = {text: llm.generate(text, GREEDY)[0].outputs[0].text for text in ("one", "two", "three", "four")}
+
+    def use(text: str) -> bool:
+        for _ in range(10):
+            with llm.stream(text, GREEDY) as left_early:
+                next(left_early)
+            streamed = "".join(output.outputs[0].text for output in llm.stream(text, GREEDY))
+            if not streamed == llm.generate(text, GREEDY)[0].outputs[0].text == alone[text]:
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(use, alone))
+    llm.engine.check_integrity()
+    assert not llm.engine.has_unfinished_requests()
+
+
+def test_a_stream_closed_by_another_thread_ends() -> None:
+    llm = make_llm()
+    stream = llm.stream("abc", GREEDY)
+    next(stream)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(stream.close).result()
+    assert list(stream) == []
+    assert not llm.engine.has_unfinished_requests()
+
+
+def test_a_logits_processor_cannot_use_the_llm_it_runs_in() -> None:
+    llm = make_llm()
+
+    def nested(ids: list[int], logits: np.ndarray) -> np.ndarray:
+        llm.generate("x", GREEDY)
+        return logits
+
+    answer = llm.generate("abc", GREEDY, logits_processors=[nested])[0].outputs[0]
+    assert answer.finish_reason == "error"
+    assert "from inside its own step" in (answer.error or "")
+    llm.engine.check_integrity()
+
+
+def test_a_stream_dropped_within_a_step_is_aborted_after_it() -> None:
+    llm = make_llm()
+    streams = [llm.stream("other", GREEDY)]
+
+    def dropping(ids: list[int], logits: np.ndarray) -> np.ndarray:
+        streams.clear()
+        return logits
+
+    assert llm.generate("abc", GREEDY, logits_processors=[dropping])[0].outputs[0].finish_reason == "length"
+    llm.engine.check_integrity()
+    assert not llm.engine.has_unfinished_requests()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_is_refused() -> None:
+    """The kernels' threads are not in the copy: a step would wait for them without end."""
+    llm = make_llm()
+    child = os.fork()
+    if child == 0:
+        try:
+            llm.generate("abc", GREEDY)
+        except PellucidError as error:
+            os._exit(7 if "forked" in str(error) else 1)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_an_interrupt_waits_for_the_end_of_the_block() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,8 @@ from pellucid.engine.interrupt import interrupt_after_step
 from pellucid.engine.llm_engine import EngineStats, LLMEngine
 from pellucid.engine.model_runner import Model
 from pellucid.engine.output_processor import add_delta
-from pellucid.errors import InvalidParameterError, PellucidError
+from pellucid.engine.validation import is_listed
+from pellucid.errors import InvalidParameterError, PellucidError, shown
 from pellucid.outputs import RequestOutput
 from pellucid.request import LogitsProcessor
 from pellucid.sampling_params import SamplingParams
@@ -30,7 +33,10 @@ Progress = Callable[[int, int], None]
 
 
 class LLM:
-    """A model that answers. Use it from one thread; as a context manager it closes itself.
+    """A model that answers; as a context manager it closes itself.
+
+    Several threads may use one: their requests share the steps, which are made by one thread at a time. A forked
+    process may not; it needs an LLM of its own.
 
     >>> with LLM(model="smollm2:135m") as llm:
     ...     print(llm.chat([{"role": "user", "content": "Hello"}])[0].outputs[0].text)
@@ -70,6 +76,11 @@ class LLM:
         self.max_model_len: int = engine.max_model_len
         self._inboxes: dict[str, deque[RequestOutput]] = {}
         self._num_requests = 0
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+        """The thread that has the engine now."""
+        self._dropped: deque[str] = deque()
+        """Requests whose streams were dropped while the engine was busy."""
 
     @property
     def engine(self) -> LLMEngine:
@@ -157,21 +168,21 @@ class LLM:
                 add_generation_prompt, continue_final_message, chat_template, tools, chat_template_kwargs
             )
             ids, text = self._chat_prompt(prompt, options)
-        inbox: deque[RequestOutput] = deque()
-        name = self._submit(ids, text, sampling_params, arrival_time, inbox, logits_processors, request_id)
-        return RequestStream(self, name, inbox)
+        stream = RequestStream(self)
+        self._submit(
+            ids, text, sampling_params, arrival_time, stream.inbox, stream.queued, logits_processors, request_id
+        )
+        return stream
 
     def abort(self, request_id: str) -> None:
         """End a request; its stream gives one last output with finish_reason "abort". Unknown ids are no error."""
-        inbox = self._inboxes.pop(request_id, None)
-        output = None if self._engine is None else self._engine.abort(request_id)
-        if output is not None and inbox is not None:
-            inbox.append(output)
+        if self._engine is not None:
+            with self._alone():
+                self._abort(request_id)
 
     def close(self) -> None:
         """Abort what runs and let go of the model and the KV cache."""
-        for request_id in list(self._inboxes):
-            self.abort(request_id)
+        self._abort_all(self._inboxes)
         self._engine = None
 
     def __enter__(self) -> Self:
@@ -185,8 +196,50 @@ class LLM:
     def _chat_prompt(self, messages: Any, options: Mapping[str, Any]) -> tuple[Prompt, str | None]:
         from pellucid.tokenizer.chat_template import encode_chat
 
-        prompt = encode_chat(self.tokenizer, list(messages), **options)
+        prompt = encode_chat(self.tokenizer, messages, **options)
         return prompt.token_ids, prompt.text
+
+    @contextmanager
+    def _alone(self) -> Iterator[LLMEngine]:
+        """The engine, for one thread at a time; Ctrl-C waits until it is left again."""
+        if self._holder == threading.get_ident():
+            raise PellucidError("an LLM cannot be used from inside its own step, as by a logits processor")
+        self.engine.check_process()
+        with interrupt_after_step(), self._lock:
+            self._holder = threading.get_ident()
+            try:
+                self._abort_dropped()
+                yield self.engine
+            finally:
+                self._holder = None
+
+    def _abort(self, request_id: str) -> None:
+        inbox = self._inboxes.pop(request_id, None)
+        output = None if self._engine is None else self._engine.abort(request_id)
+        if output is not None and inbox is not None:
+            inbox.append(output)
+
+    def _abort_all(self, request_ids: Iterable[str]) -> None:
+        """Abort those that are not finished, in one piece: a Ctrl-C between two would leave the others behind."""
+        left = [request_id for request_id in request_ids if request_id in self._inboxes]
+        if left and self._engine is not None:
+            with self._alone():
+                for request_id in left:
+                    self._abort(request_id)
+
+    def _drop(self, request_id: str) -> None:
+        """Abort a request nobody waits for, now or when the engine is free: the garbage collector comes at any time."""
+        self._dropped.append(request_id)
+        if self._engine is not None and self._lock.acquire(blocking=False):
+            try:
+                with interrupt_after_step():
+                    self._abort_dropped()
+            finally:
+                self._lock.release()
+
+    def _abort_dropped(self) -> None:
+        while self._dropped:
+            self._abort(self._dropped.popleft())
 
     def _submit(
         self,
@@ -195,17 +248,27 @@ class LLM:
         params: SamplingParams | None,
         arrival_time: float,
         inbox: deque[RequestOutput],
+        queued: Callable[[str], None],
         processors: Sequence[LogitsProcessor],
         request_id: str | None = None,
-    ) -> str:
-        if request_id is None:
-            request_id = f"request-{self._num_requests}"
+    ) -> None:
+        """Queue a request; `queued` is told its name before a Ctrl-C can come between."""
+        if isinstance(prompt, str):  # a long text takes a while: other threads go on, and Ctrl-C ends it
+            text, prompt = prompt, self.tokenizer.encode(prompt)
+        with self._alone() as engine:
+            name = self._free_name() if request_id is None else request_id
+            engine.add_request(
+                name, prompt, params, prompt_text=text, arrival_time=arrival_time, logits_processors=processors
+            )
+            self._inboxes[name] = inbox
+            queued(name)
+
+    def _free_name(self) -> str:
+        while True:
+            name = f"request-{self._num_requests}"
             self._num_requests += 1
-        self.engine.add_request(
-            request_id, prompt, params, prompt_text=text, arrival_time=arrival_time, logits_processors=processors
-        )
-        self._inboxes[request_id] = inbox
-        return request_id
+            if name not in self._inboxes:
+                return name
 
     def _run(
         self,
@@ -222,10 +285,13 @@ class LLM:
         num_finished = 0
         try:
             for (prompt, text), one in zip(prompts, params, strict=True):
-                totals[self._submit(prompt, text, one, arrival_time, inbox, processors)] = None
+                self._submit(
+                    prompt, text, one, arrival_time, inbox, lambda name: totals.update({name: None}), processors
+                )
             with _ProgressBar(progress, len(prompts)) as show:
                 while num_finished < len(prompts):
-                    self._step()
+                    if not inbox:
+                        self._step()
                     while inbox:
                         delta = inbox.popleft()
                         totals[delta.request_id] = add_delta(totals[delta.request_id], delta)
@@ -233,14 +299,13 @@ class LLM:
                         if delta.finished:
                             show(num_finished, len(prompts))
         finally:
-            for request_id in totals:
-                self.abort(request_id)
+            self._abort_all(totals)
         return [total for total in totals.values() if total is not None]
 
     def _step(self) -> None:
         """One engine step; every delta goes to the one who waits for it."""
-        with interrupt_after_step():
-            for output in self.engine.step():
+        with self._alone() as engine:
+            for output in engine.step():
                 inbox = self._inboxes.get(output.request_id)
                 if inbox is not None:
                     inbox.append(output)
@@ -251,33 +316,40 @@ class LLM:
 class RequestStream(Iterator[RequestOutput]):
     """The deltas of one request; an iterator that can be closed, and closes itself when dropped."""
 
-    def __init__(self, llm: LLM, request_id: str, inbox: deque[RequestOutput]) -> None:
-        self.request_id = request_id
+    def __init__(self, llm: LLM) -> None:
+        self.request_id = ""
+        self.inbox: deque[RequestOutput] = deque()
+        """Deltas that are not read yet."""
         self._llm = llm
-        self._inbox = inbox
+        self._is_done = True
+
+    def queued(self, request_id: str) -> None:
+        """The request is in the engine now."""
+        self.request_id = request_id
         self._is_done = False
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> RequestOutput:
-        if self._is_done and not self._inbox:
-            raise StopIteration
         try:
-            while not self._inbox:
+            while not self.inbox and not self._is_done:
                 self._llm._step()
         except BaseException:
             self.close()
             raise
-        delta = self._inbox.popleft()
+        if not self.inbox:
+            raise StopIteration
+        delta = self.inbox.popleft()
         self._is_done = self._is_done or delta.finished
         return delta
 
     def close(self) -> None:
         """Abort the request if it is not finished; no further deltas come."""
-        self._is_done = True
-        self._llm.abort(self.request_id)
-        self._inbox.clear()
+        if not self._is_done:
+            self._is_done = True
+            self._llm.abort(self.request_id)
+        self.inbox.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -289,13 +361,16 @@ class RequestStream(Iterator[RequestOutput]):
 
     def __del__(self) -> None:
         if not self._is_done:
-            self.close()
+            self._is_done = True
+            self._llm._drop(self.request_id)
 
 
 class _ProgressBar:
     """Context manager that gives a progress function: the caller's own, a bar on stderr, or nothing."""
 
     def __init__(self, progress: bool | Progress, total: int) -> None:
+        if not isinstance(progress, bool) and not callable(progress):
+            raise InvalidParameterError("progress", f"progress is {shown(progress)}, but must be a bool or a function")
         self._bar: Any = None
         self._show: Progress = progress if callable(progress) else lambda done, total: None
         if progress is True:
@@ -323,14 +398,24 @@ def _listed_prompts(prompts: Any) -> list[Prompt]:
     """One prompt or several, as a list of prompts."""
     if isinstance(prompts, str):
         return [prompts]
-    items = list(prompts) if isinstance(prompts, Sequence) or hasattr(prompts, "__array__") else None
-    if items is not None and items and not any(isinstance(item, str) or hasattr(item, "__len__") for item in items):
-        return [items]
-    if items is None or not all(isinstance(item, str) or hasattr(item, "__len__") for item in items):
+    if not is_listed(prompts):
         raise InvalidParameterError(
             "prompts", "prompts must be a string, a list of strings, or a list of lists of token ids"
         )
+    if len(prompts) and not _is_prompt(prompts[0]):
+        return [prompts]
+    items = list(prompts)
+    wrong = next((place for place, item in enumerate(items) if not _is_prompt(item)), None)
+    if wrong is not None:
+        raise InvalidParameterError(
+            "prompts",
+            f"prompts has {shown(items[wrong])} at position {wrong}, but each must be text or a list of token ids",
+        )
     return items
+
+
+def _is_prompt(value: Any) -> bool:
+    return isinstance(value, str) or is_listed(value)
 
 
 def _listed_params(params: Any, num_prompts: int) -> list[SamplingParams]:
@@ -370,11 +455,16 @@ def _chat_options(
         "add_generation_prompt": add_generation_prompt,
         "continue_final_message": continue_final_message,
         "chat_template": chat_template,
-        "tools": None if tools is None else list(tools),
+        "tools": tools,
     }
-    taken = sorted(set(variables or ()) & {*options, "tokenizer", "messages"})
+    given = {} if variables is None else variables
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise InvalidParameterError(
+            "chat_template_kwargs", "chat_template_kwargs must be a mapping of the template's variables to their values"
+        )
+    taken = sorted(given.keys() & {*options, "tokenizer", "messages"})
     if taken:
         raise InvalidParameterError(
             "chat_template_kwargs", f"chat_template_kwargs has {', '.join(taken)}, which has a parameter of its own"
         )
-    return {**options, **(variables or {})}
+    return {**options, **given}

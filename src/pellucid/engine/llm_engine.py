@@ -13,7 +13,7 @@ from pellucid.engine.model_runner import Model, ModelRunner, StepResult
 from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike
 from pellucid.engine.scheduler import Scheduler
 from pellucid.engine.validation import check_params, checked_priority, checked_processors, checked_prompt
-from pellucid.errors import InvalidParameterError, shown
+from pellucid.errors import InvalidParameterError, PellucidError, shown
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage
@@ -75,6 +75,7 @@ class LLMEngine:
             max_num_seqs=args.max_num_seqs,
             max_num_batched_tokens=args.max_num_batched_tokens,
         )
+        self._process = os.getpid()
         self._states: dict[str, RequestState] = {}
         self._num_requests = 0
         self._num_sequences = 0
@@ -108,7 +109,7 @@ class LLMEngine:
         the caller asked, where that was before this call; TTFT counts from it. A lower `priority` is served earlier.
         Raises `ContextLengthExceededError` or `InvalidParameterError`; then nothing was queued.
         """
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
         if not isinstance(request_id, str) or not request_id:
             raise InvalidParameterError(
                 "request_id", f"request_id is {shown(request_id)}, but must be a non-empty string"
@@ -134,8 +135,15 @@ class LLMEngine:
         """Whether `step` has anything to do."""
         return self.scheduler.has_requests
 
+    def check_process(self) -> None:
+        """Raise `PellucidError` in a forked copy of the process: the kernels' threads are not there, and would be
+        waited for without end."""
+        if os.getpid() != self._process:
+            raise PellucidError("this model was loaded before the process forked: load it again in the new process")
+
     def step(self) -> list[RequestOutput]:
         """Schedule → run → postprocess. Gives the deltas of the requests that have something new."""
+        self.check_process()
         step = self.scheduler.schedule()
         if not step.scheduled and self.has_unfinished_requests():
             raise AssertionError("requests wait, but the scheduler found nothing to compute")

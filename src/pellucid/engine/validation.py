@@ -13,11 +13,21 @@ from pellucid.sampling.sampler import check_params_against_vocab
 from pellucid.sampling_params import SamplingParams
 
 
-def checked_prompt(token_ids: Sequence[int], vocab_size: int) -> list[int]:
+def is_listed(value: Any) -> bool:
+    """Whether a value is a list, tuple or other sequence of things, or an array of them; text and bytes are not."""
+    if isinstance(value, (str, bytes, bytearray, memoryview)):
+        return False
+    return isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
+
+
+def checked_prompt(token_ids: Any, vocab_size: int) -> list[int]:
     """The prompt's ids as plain ints.
 
-    Raises `InvalidParameterError` for a prompt without ids, or with one that the vocabulary does not have.
+    Raises `InvalidParameterError` for what is no list, for a prompt without ids, or with one that the vocabulary does
+    not have.
     """
+    if not is_listed(token_ids):
+        raise InvalidParameterError("prompt", f"prompt is {shown(token_ids)}, but must be text or a list of token ids")
     ids: list[int] = []
     for position, token_id in enumerate(token_ids):
         try:

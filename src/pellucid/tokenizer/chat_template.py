@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pellucid.errors import ChatTemplateError, InvalidParameterError, one_line
+from pellucid.errors import ChatTemplateError, InvalidParameterError, one_line, shown
 from pellucid.tokenizer.shielding import ControlStrings, Shield
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class ChatTemplate:
     def __init__(
         self, source: str, bos_token: str = "", eos_token: str = "", control_strings: ControlStrings | None = None
     ) -> None:
+        if not isinstance(source, str):
+            raise InvalidParameterError("chat_template", f"chat_template is {shown(source)}, but must be a string")
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._control_strings = control_strings if control_strings is not None else ControlStrings({})
@@ -49,6 +51,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Message],
+        /,
         *,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
@@ -65,6 +68,9 @@ class ChatTemplate:
         Raises InvalidParameterError for messages that are not well formed and ChatTemplateError where the template
         refuses them, is no valid template, or runs past its limits.
         """
+        _check_flag("continue_final_message", continue_final_message)
+        if add_generation_prompt is not None:
+            _check_flag("add_generation_prompt", add_generation_prompt)
         if continue_final_message and add_generation_prompt:
             raise InvalidParameterError(
                 "continue_final_message",
@@ -74,7 +80,7 @@ class ChatTemplate:
         data = {
             **{name: _plain(value, name) for name, value in variables.items()},
             "messages": check_messages(messages),
-            "tools": _plain(tools, "tools"),
+            "tools": _check_tools(tools),
             "documents": _plain(documents, "documents"),
         }
         shield = Shield(self._control_strings, self.source, data)
@@ -118,6 +124,7 @@ class ChatTemplate:
 def encode_chat(
     tokenizer: Tokenizer,
     messages: Sequence[Message],
+    /,
     *,
     chat_template: str | None = None,
     add_generation_prompt: bool | None = None,
@@ -189,9 +196,24 @@ def _check_message(message: Any, place: str) -> dict[str, Any]:
     content = message.get("content")
     if content is not None or not message.get("tool_calls"):
         plain["content"] = _check_content(content, f"{place}.content")
-    for call in plain.get("tool_calls") or ():
+    calls = plain.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise InvalidParameterError(f"{place}.tool_calls", f"{place}.tool_calls must be a list, not {_kind(calls)}")
+    for call in calls:
         _parse_arguments(call)
     return plain
+
+
+def _check_tools(tools: Any) -> Any:
+    plain = _plain(tools, "tools")
+    if plain is not None and not (isinstance(plain, list) and all(isinstance(tool, dict) for tool in plain)):
+        raise InvalidParameterError("tools", f"tools is {shown(tools)}, but must be a list of objects")
+    return plain
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise InvalidParameterError(name, f"{name} is {shown(value)}, but must be true or false")
 
 
 def _check_content(content: Any, place: str) -> str:
@@ -206,7 +228,7 @@ def _check_part(part: Any, place: str) -> str:
     if not isinstance(part, Mapping) or part.get("type") != "text":
         kind = part.get("type") if isinstance(part, Mapping) else _kind(part)
         raise InvalidParameterError(
-            f"{place}.type", f'{place} must be a text part {{"type": "text", "text": ...}}; got {kind!r}'
+            f"{place}.type", f'{place} must be a text part {{"type": "text", "text": ...}}; got {shown(kind)}'
         )
     if not isinstance(part.get("text"), str):
         raise InvalidParameterError(f"{place}.text", f"{place}.text must be a string, not {_kind(part.get('text'))}")
