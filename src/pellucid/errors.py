@@ -28,6 +28,10 @@ def one_line(text: str) -> str:
     return plain if len(plain) <= _MAX_QUOTED else f"{plain[: _MAX_QUOTED - 3]}..."
 
 
+def _tokens(count: int) -> str:
+    return f"{count} token" if count == 1 else f"{count} tokens"
+
+
 class PellucidError(Exception):
     """Base of all errors that are the caller's, the file's or the machine's, never a bug of ours."""
 
@@ -55,12 +59,12 @@ class ContextLengthExceededError(InvalidParameterError):
     def __init__(self, num_prompt_tokens: int, max_model_len: int, max_tokens: int | None = None) -> None:
         if max_tokens is None:
             message = (
-                f"prompt has {num_prompt_tokens} tokens, but max_model_len is {max_model_len} and at least "
-                f"one place is needed for the answer: shorten the prompt to {max_model_len - 1} tokens or fewer"
+                f"prompt has {_tokens(num_prompt_tokens)}, but max_model_len is {max_model_len} and at least "
+                f"one place is needed for the answer: shorten the prompt to {_tokens(max_model_len - 1)} or fewer"
             )
         else:
             message = (
-                f"prompt has {num_prompt_tokens} tokens and max_tokens is {max_tokens}, together "
+                f"prompt has {_tokens(num_prompt_tokens)} and max_tokens is {max_tokens}, together "
                 f"{num_prompt_tokens + max_tokens}, but max_model_len is {max_model_len}"
             )
         super().__init__("prompt" if max_tokens is None else "max_tokens", message)

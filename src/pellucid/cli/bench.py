@@ -106,7 +106,7 @@ def _show(llm: LLM, times: Times, settings: dict[str, int]) -> None:
         table.add_row(name, *(f"{value * 1000:.2f}" for value in spread.values()))
     rate = times.num_tokens / sum(times.round)
     console.print_rich(table)
-    print(f"{rate:.1f} tokens generated per second, prompts included")
+    print(f"{rate:.1f} output tokens per second, prompt time included")
     result: dict[str, Any] = {"bench": "latency", "model": llm.args.model, "threads": _threads(llm), **settings}
     for name, spread in figures.items():
         result |= {f"{name.lower()}_{key}_seconds": value for key, value in spread.items()}

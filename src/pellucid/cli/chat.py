@@ -134,7 +134,8 @@ def _after(conversation: Conversation, answer: Streamed, quiet: bool) -> None:
     """The figures, and why an answer ended early."""
     if answer.last is not None and not quiet:
         stopped = " · stopped" if answer.interrupted else ""
-        console.say(console.figures(answer.last.metrics, answer.num_tokens) + stopped)
+        seed = None if conversation.params.temperature == 0 else answer.last.outputs[0].seed
+        console.say(console.figures(answer.last.metrics, answer.num_tokens, seed) + stopped)
     if answer.finish_reason == "error" and answer.last is not None:
         _complain(answer.last.outputs[0].error or "the request failed")
     elif answer.finish_reason == "length" and answer.num_tokens != conversation.params.max_tokens:

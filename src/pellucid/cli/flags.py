@@ -129,9 +129,20 @@ def _base(hint: Any) -> tuple[Any, bool]:
     return origin or hint, optional
 
 
+def _choices(hint: Any) -> tuple[str, ...]:
+    """`Literal["a", "b"]`, alone or with None, → ("a", "b"); else ()."""
+    for part in (hint, *typing.get_args(hint)):
+        if typing.get_origin(part) is typing.Literal:
+            return typing.get_args(part)
+    return ()
+
+
 def _metavar(hint: Any, kind: Any) -> str:
     if kind is Mapping:
         return "ID=NUMBER"
+    choices = _choices(hint)
+    if choices:
+        return "|".join(choices)
     if kind is tuple:
         return "IDS" if "int" in str(hint) else "TEXT"
     return {int: "N", float: "NUMBER"}.get(kind, "TEXT")

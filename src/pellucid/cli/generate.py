@@ -33,7 +33,7 @@ def generate(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end instead of text.")] = False,
     echo: Annotated[
         bool | None,
-        typer.Option("--echo/--no-echo", help="Print the prompt first.", show_default="on a terminal"),
+        typer.Option("--echo/--no-echo", help="Print the prompt first. [default: on a terminal]", show_default=False),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line of figures on stderr.")] = False,
     *,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pellucid.tokenizer.tokenizer import Tokenizer
 
 MAX_SPECIAL_SHOWN = 12
+KINDS = {"gpt2": "byte-level BPE", "llama": "SentencePiece"}
+"""What GGUF's names of tokenizers stand for."""
 
 
 @with_flags(only=("model",))
@@ -217,10 +219,11 @@ def _tokenizer_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
     special = list(facts["special_tokens"])
     more = f" … {len(special) - MAX_SPECIAL_SHOWN} more" if len(special) > MAX_SPECIAL_SHOWN else ""
-    pre = f" (pre-tokenizer {facts['pre']})" if facts["pre"] else ""
+    pre = f", pre-tokenizer {facts['pre']}" if facts["pre"] else ""
+    kind = f"{KINDS[facts['model']]} ({facts['model']})" if facts["model"] in KINDS else facts["model"]
     begin = "none" if facts["bos_id"] is None else named(facts["bos_id"])
     return [
-        ("kind", f"{facts['model']}{pre}, {facts['vocab_size']} tokens"),
+        ("kind", f"{kind}{pre}, {facts['vocab_size']} tokens"),
         ("begin", f"{begin}, {'put' if facts['add_bos'] else 'not put'} before prompts"),
         ("end", ", ".join(named(token_id) for token_id in facts["eos_ids"]) or "none"),
         ("special", " ".join(special[:MAX_SPECIAL_SHOWN]) + more),

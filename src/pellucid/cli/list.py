@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +15,9 @@ from pellucid.model_store.cache import cache_folder
 from pellucid.model_store.progress import format_bytes
 from pellucid.model_store.store import list_models
 
+TABLE_WIDTH = 120
+"""Columns below which a table of the models would be squeezed."""
+
 
 def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
     """The default model, used when `-m` is not given, is marked with *."""
@@ -20,6 +25,14 @@ def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON instead 
     if json:
         console.write_json({"cache": cache_folder(), "models": rows}, indent=1)
         return
+    if sys.stdout.isatty() and shutil.get_terminal_size().columns < TABLE_WIDTH:
+        _show_narrow(rows)
+    else:
+        _show_table(rows)
+    print(f"\ncache: {cache_folder()}")
+
+
+def _show_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -28,13 +41,31 @@ def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON instead 
             title, justify="right" if title == "size" else "left", no_wrap=title in ("name", "state", "size")
         )
     for row in rows:
-        name = f"{row['name']} *" if row["name"] == DEFAULT_MODEL else row["name"]
-        size = format_bytes(row["size"] if row["size"] is not None else row["download_size"])
-        if row["state"] == "partial" and row["download_size"]:
-            size += f" of {format_bytes(row['download_size'])}"
-        table.add_row(name, row["state"], size, row["description"] or str(row["path"]), row["licence"] or "")
+        table.add_row(_name(row), row["state"], _size(row), _what(row), row["licence"] or "")
     console.print_rich(table)
-    print(f"\ncache: {cache_folder()}")
+
+
+def _show_narrow(rows: list[dict[str, Any]]) -> None:
+    """What it is and its licence below the name, where the terminal has no room beside it."""
+    for row in rows:
+        print(f"{_name(row)}  {row['state']}  {_size(row)}")
+        for text in filter(None, (_what(row), row["licence"])):
+            print(f"  {text}")
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['name']} *" if row["name"] == DEFAULT_MODEL else str(row["name"])
+
+
+def _size(row: dict[str, Any]) -> str:
+    size = format_bytes(row["size"] if row["size"] is not None else row["download_size"])
+    if row["state"] == "partial" and row["download_size"]:
+        size += f" of {format_bytes(row['download_size'])}"
+    return size
+
+
+def _what(row: dict[str, Any]) -> str:
+    return row["description"] or str(row["path"])
 
 
 def _rows() -> list[dict[str, Any]]:

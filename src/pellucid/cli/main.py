@@ -94,16 +94,17 @@ def _invoke(verb: Verb, program: str, arguments: list[str]) -> int:
 
     import typer
 
+    from pellucid.cli.help import GroupedCommand
+
     function: Callable[..., Any] = getattr(importlib.import_module(verb.module), verb.function)
     details = inspect.cleandoc(function.__doc__ or "")
     settings = {"help_option_names": list(HELP_FLAGS), "max_content_width": 100}
-    # without rich markup: its help takes longer to draw and cuts long flag names off
     app = typer.Typer(
         add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=settings
     )
     parsed: list[dict[str, Any]] = []
 
-    @app.command(help=f"{verb.help}\n\n{details}".strip())
+    @app.command(cls=GroupedCommand, help=f"{verb.help}\n\n{details}".strip())
     @functools.wraps(function)
     def parse(**values: Any) -> None:
         parsed.append(values)
@@ -140,6 +141,8 @@ def _usage_sentence(error: Any, function: Callable[..., Any], program: str) -> s
 
         return f"unknown flag {option}{_nearest(option, flag_names(function))}; see `{program} --help`"
     message = str(error.format_message()).strip().rstrip(".")
+    if program == "pellucid chat" and "unexpected extra argument" in message:
+        return "chat takes no message as an argument: start `pellucid chat` and type it, or pipe it in"
     return f"{message[:1].lower()}{message[1:]}; see `{program} --help`"
 
 

