@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import venv
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks import processor
 from benchmarks.peers.registry import PEERS, Peer
 
 CACHE_VARIABLE = "PELLUCID_BENCHMARKS_CACHE"
@@ -43,6 +45,17 @@ def find_python(peer: Peer, given: Mapping[str, str]) -> Path | str:
     return python
 
 
+def build_variables(peer: Peer) -> dict[str, str]:
+    """What pip's environment needs to compile the peer for this machine: on x86 each set by name, and no AMX."""
+    if not peer.cmake_sets or "CMAKE_ARGS" in os.environ:
+        return {}
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return {"CMAKE_ARGS": "-DGGML_NATIVE=ON"}
+    flags = processor.flags()
+    options = [f"-D{option}={'ON' if name in flags else 'OFF'}" for name, option in peer.cmake_sets.items()]
+    return {"CMAKE_ARGS": " ".join(["-DGGML_NATIVE=OFF", *options])}
+
+
 def set_up(peer: Peer) -> int:
     """Make the peer's environment and install its pinned packages; pip's output is shown. Gives pip's exit code."""
     if peer.is_ours:
@@ -51,12 +64,13 @@ def set_up(peer: Peer) -> int:
     python = environment_python(peer)
     if not python.exists():
         venv.create(python.parent.parent, with_pip=True)
-    environment = {**os.environ, **peer.build_environment}
+    variables = build_variables(peer)
+    environment = {**os.environ, **variables}
     for requirements in peer.requirements:
         # A file named …-without-dependencies holds packages whose own pins can not be met outside their makers' index.
         extra = ["--no-deps"] if requirements.stem.endswith("without-dependencies") else []
         command = [str(python), "-m", "pip", "install", *extra, "-r", str(requirements)]
-        print(" ".join([*(f"{k}={v!r}" for k, v in peer.build_environment.items()), *command]), flush=True)
+        print(" ".join([*(f"{k}={v!r}" for k, v in variables.items()), *command]), flush=True)
         code = subprocess.run(command, env=environment, check=False).returncode
         if code:
             print(f"{peer.name}: pip ended with exit code {code}")

@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from benchmarks import processor
 from benchmarks.environments import ROOT, cache_folder
 
 PROBE_SOURCE = Path(__file__).with_name("probe.c")
@@ -36,28 +37,15 @@ COMPILER_FLAGS: tuple[tuple[str, ...], ...] = ((), ("-DNO_AMX",), ("-DNO_AMX", "
 Say = Callable[[str], None]
 
 
-def usable_cores() -> int:
-    """Cores this process may use: its affinity, and the quota of its control group where there is one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        if quota != "max":
-            cores = min(cores, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
-    return cores
-
-
 def describe() -> dict[str, Any]:
     """The machine in words and numbers; nothing is measured."""
-    info = _first_processor()
-    flags = set(info.get("flags", info.get("Features", "")).split())
+    info, flags = processor.first_processor(), processor.flags()
     return {
         "cpu": info.get("model name", platform.processor() or platform.machine()),
         "family": " ".join(f"{key} {info[key]}" for key in ("cpu family", "model", "stepping") if key in info),
         "architecture": platform.machine(),
         "cores": os.cpu_count() or 1,
-        "usable_cores": usable_cores(),
+        "usable_cores": processor.usable_cores(),
         "instruction_sets": [name for name in INSTRUCTION_SETS if name in flags],
         "l3_cache": _read("/sys/devices/system/cpu/cpu0/cache/index3/size"),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
@@ -153,15 +141,6 @@ def _line(name: str, result: dict[str, Any]) -> str:
     if "skipped" in result:
         return f"{name}: skipped, {result['skipped']}"
     return f"{name}: {result['value']:.3g} {result['unit']} (mean {result['mean']:.3g})"
-
-
-def _first_processor() -> dict[str, str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _read(path: str) -> str:

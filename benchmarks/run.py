@@ -19,13 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import charts, machine, tables
+from benchmarks import charts, machine, processor, tables
 from benchmarks.environments import find_all, set_up
 from benchmarks.measuring import Bench, Settings
 from benchmarks.peers.registry import OURS, PEERS
 from benchmarks.results import Results
 from benchmarks.scenarios import SCENARIOS, Scenario
 
+DEFAULT_OUT = Path("benchmark-results")
 MODELS = ("smollm2:135m", "gemma3:270m")
 
 
@@ -38,8 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = Results.load_file(options.tables)
         write(results, options.out or options.tables.parent)
         return 0
-    out = options.out or Path("benchmark-results") / time.strftime("%Y-%m-%d-%H%M%S")
+    out = options.out or DEFAULT_OUT / time.strftime("%Y-%m-%d-%H%M%S")
     out.mkdir(parents=True, exist_ok=True)
+    if options.out is None:
+        (DEFAULT_OUT / ".gitignore").write_text("*\n", encoding="ascii")
     results = measure(options, out)
     write(results, out)
     if not any(one.engine == OURS for one in results.measurements):
@@ -69,7 +72,7 @@ def measure(options: argparse.Namespace, out: Path) -> Results:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     scenarios = chosen_scenarios(options.scenarios, options.quick)
     pythons, missing = find_all(chosen_peers(options.peers, options.quick), options.peer_python)
-    threads = options.threads or machine.usable_cores()
+    threads = options.threads or processor.usable_cores()
     quick = options.quick
     settings = Settings(
         threads=threads,

@@ -23,8 +23,8 @@ class Peer:
     """What its environment must be able to import."""
     arguments: tuple[str, ...] = ()
     """Of the worker."""
-    build_environment: dict[str, str] = field(default_factory=dict)
-    """Variables for pip, where the package is compiled."""
+    cmake_sets: dict[str, str] = field(default_factory=dict)
+    """CMake options that turn instruction sets on, by the set's name, where the package is compiled here."""
     is_ours: bool = False
     """It runs with the interpreter that runs the benchmark."""
     slow_start: bool = False
@@ -61,7 +61,16 @@ PEERS: dict[str, Peer] = {
             "llama-cpp-python",
             "llama_cpp_python",
             "llama_cpp",
-            build_environment={"CMAKE_ARGS": "-DGGML_NATIVE=ON -DGGML_AMX_TILE=OFF -DGGML_AMX_INT8=OFF"},
+            cmake_sets={
+                "avx2": "GGML_AVX2",
+                "fma": "GGML_FMA",
+                "f16c": "GGML_F16C",
+                "bmi2": "GGML_BMI2",
+                "avx512f": "GGML_AVX512",
+                "avx512vbmi": "GGML_AVX512_VBMI",
+                "avx512_vnni": "GGML_AVX512_VNNI",
+                "avx512_bf16": "GGML_AVX512_BF16",
+            },
         ),
         Peer("ik-llama-cpp-python", "ik_llama.cpp (AVX2)", "ik_llama_cpp", "ik_llama_cpp"),
         Peer("openvino-genai", "OpenVINO GenAI", "openvino_genai", "openvino_genai"),

@@ -115,3 +115,14 @@ def test_no_compiler_is_a_reason_and_no_crash(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     assert "no C compiler" in machine.Probe().run("rate", 1, "vnni_int8", 0.01)["skipped"]
+
+
+def test_llama_cpp_is_compiled_for_the_sets_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CMAKE_ARGS", raising=False)
+    monkeypatch.setattr(environments.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(environments.processor, "flags", lambda: {"avx2", "fma"})
+    arguments = environments.build_variables(PEERS["llama-cpp-python"])["CMAKE_ARGS"].split()
+    assert {"-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_AVX512=OFF"} <= set(arguments)
+    monkeypatch.setenv("CMAKE_ARGS", "-DMINE=1")
+    assert environments.build_variables(PEERS["llama-cpp-python"]) == {}
+    assert environments.build_variables(PEERS["transformers"]) == {}
