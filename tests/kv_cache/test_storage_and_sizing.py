@@ -102,3 +102,10 @@ def test_max_model_len() -> None:
     assert resolve_max_model_len(config(), EngineArgs(max_model_len=100)) == 100
     with pytest.raises(InvalidParameterError, match="trained for 2048 positions"):
         resolve_max_model_len(config(), EngineArgs(max_model_len=2049))
+
+
+def test_a_cache_that_the_process_cannot_have_is_refused() -> None:
+    for num_blocks in (2**40, 2**62):
+        with pytest.raises(InvalidParameterError, match=r"cannot have the .* bytes of its KV cache") as caught:
+            KVCacheStorage(num_layers=2, num_blocks=num_blocks, num_kv_heads=2, head_dim=64)
+        assert caught.value.field == "kv_cache_memory_bytes"

@@ -134,7 +134,7 @@ def test_tied_models_of_one_seed_have_the_same_body(tmp_path: Path) -> None:
         ({"llama.block_count": 3}, ["blk.2.attn_norm.weight", "missing"]),
         ({"llama.block_count": 1}, ["blk.1.", "unknown"]),
         ({"llama.attention.head_count_kv": 3}, ["4 heads", "3 KV heads"]),
-        ({"llama.embedding_length": 32}, ["token_embd.weight", "(96, 64)"]),
+        ({"llama.embedding_length": 128}, ["token_embd.weight", "(96, 64)"]),
         ({"llama.attention.layer_norm_rms_epsilon": -1.0}, ["layer_norm_rms_epsilon", "-1.0"]),
         ({"llama.rope.dimension_count": 7}, ["rope.dimension_count", "7"]),
         ({"llama.rope.scaling.type": "yarn"}, ["rope.scaling.type", "yarn"]),
@@ -164,14 +164,41 @@ def test_missing_misshapen_and_unknown_tensors_are_named(tmp_path: Path) -> None
             load_model(write_llama(tmp_path / "m.gguf", tensors=kept), make_backend("native", 1))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"llama.rope.freq_base": 1e-45},
+        {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 1e-45},
+    ],
+)
+def test_rotary_frequencies_beyond_float32_are_refused(tmp_path: Path, changes: dict) -> None:
+    path = write_llama(tmp_path / "m.gguf", llama_metadata(**changes))
+    with pytest.raises(ModelFileError, match=r"m.gguf: rope.freq_base .* not finite"):
+        load_model(path, make_backend("reference"))
+
+
+@pytest.mark.parametrize("head_dim", [8, 24, 272])
+def test_heads_that_the_native_backend_cannot_keep_are_refused_on_loading(
+    tmp_path: Path, head_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LLAMA_SHAPE, "head_dim", head_dim)
+    metadata = llama_metadata(**{"llama.attention.key_length": head_dim})
+    path = write_llama(tmp_path / "m.gguf", metadata, llama_tensors(np.random.default_rng(0)))
+    load_model(path, make_backend("reference"))
+    with pytest.raises(UnsupportedModelError, match=f"m.gguf: head_dim is {head_dim}: .*multiple of 16, at most 256"):
+        load_model(path, make_backend("native", 1))
+
+
 def test_a_known_type_without_kernels_is_named_with_its_tensor(tmp_path: Path) -> None:
     unserved = next(t for t in BLOCK_TYPES_BY_NAME.values() if not t.served and 64 % t.block_size == 0)
     tensors = llama_tensors(np.random.default_rng(0))
     data = np.zeros(unserved.nbytes((96, 64)), dtype=np.uint8)
-    tensors["blk.0.ffn_gate.weight"] = ((96, 64), unserved, data)
-    for name in ("native", "reference"):
-        with pytest.raises(UnsupportedModelError, match=unserved.name):
-            load_model(write_llama(tmp_path / "m.gguf", tensors=tensors), make_backend(name, 1))
+    norm = np.zeros(unserved.nbytes((64,)), dtype=np.uint8)
+    for change in (("blk.0.ffn_gate.weight", (96, 64), data), ("blk.1.ffn_norm.weight", (64,), norm)):
+        path = write_llama(tmp_path / "m.gguf", tensors=tensors | {change[0]: (change[1], unserved, change[2])})
+        for name in ("native", "reference"):
+            with pytest.raises(UnsupportedModelError, match=f"m.gguf: tensor '{change[0]}' is of type {unserved.name}"):
+                load_model(path, make_backend(name, 1))
 
 
 def test_parts_of_a_split_file_are_refused(tmp_path: Path) -> None:

@@ -63,7 +63,15 @@ class KVCacheStorage:
         self.block_size = block_size
         self.dtype: KVCacheDType = dtype
         per_part = num_kv_heads * head_dim * block_size
-        pages = _huge_pages(num_blocks * num_layers * 2 * per_part * KV_DTYPE_BYTES[dtype])
+        num_bytes = num_blocks * num_layers * 2 * per_part * KV_DTYPE_BYTES[dtype]
+        try:
+            pages = _huge_pages(num_bytes)
+        except (OSError, MemoryError, OverflowError):
+            raise InvalidParameterError(
+                "kv_cache_memory_bytes",
+                f"this process cannot have the {num_bytes} bytes of its KV cache: lower kv_cache_memory_bytes or "
+                "max_model_len",
+            ) from None
         arena = pages.view(dtype).reshape(num_blocks, num_layers, 2, num_kv_heads, per_part // num_kv_heads)
         key_shape = (num_blocks, num_kv_heads, head_dim, block_size)
         value_shape = (num_blocks, num_kv_heads, block_size, head_dim)

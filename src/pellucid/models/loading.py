@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pellucid.config import ModelConfig, RopeConfig
+from pellucid.config import BLOCK_SIZE, ModelConfig, RopeConfig
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile, GGUFTensor
@@ -19,6 +19,7 @@ from pellucid.kernels.backend import Backend, Float32Array, Matrix, WeightPart
 from pellucid.models.architectures.base import Architecture, Metadata, half_split_rows
 from pellucid.models.architectures.registry import find_architecture
 from pellucid.models.decoder import Decoder, DecoderWeights, LayerWeights
+from pellucid.models.rotary import inverse_frequencies
 
 _SUFFIX = ".weight"
 
@@ -32,6 +33,7 @@ def load_model(path: str | Path, backend: Backend) -> Decoder:
 def load_gguf(file: GGUFFile, backend: Backend) -> Decoder:
     """The same from a file that is already open."""
     architecture, config = read_config(file)
+    _check_cache(config, backend, Path(file.path).name)
     weights = _Loader(file, architecture, config, backend).load()
     return Decoder(config, weights, backend)
 
@@ -63,9 +65,12 @@ def read_config(file: GGUFFile) -> tuple[Architecture, ModelConfig]:
         raise metadata.refuse(
             f"rope.dimension_count is {config.rope.dim}, but must be even and at most {config.head_dim}"
         )
+    rope = _with_factors(config.rope, file.tensors.get("rope_freqs" + _SUFFIX), metadata)
+    for kind in (rope, config.rope_sliding):
+        _check_frequencies(kind, metadata)
     return architecture, dataclasses.replace(
         config,
-        rope=_with_factors(config.rope, file.tensors.get("rope_freqs" + _SUFFIX), metadata),
+        rope=rope,
         vocab_size=embedding.shape[0],
         qk_norm=names.q_norm is not None,
         post_norms=names.post_mlp_norm is not None,
@@ -80,10 +85,39 @@ def _with_factors(rope: RopeConfig, factors: GGUFTensor | None, metadata: Metada
         return rope
     if factors.shape != (rope.dim // 2,):
         raise metadata.refuse(f"tensor {factors.name} has shape {factors.shape}, but must have ({rope.dim // 2},)")
+    _check_type(factors, metadata.file_name)
     divisors = dequantize(factors.data, factors.type, factors.shape)
     if not (np.isfinite(divisors) & (divisors > 0)).all():
         raise metadata.refuse(f"tensor {factors.name} has a factor that is not finite or not above 0")
     return dataclasses.replace(rope, inv_freq_divisors=tuple(float(d) for d in divisors))
+
+
+def _check_frequencies(rope: RopeConfig | None, metadata: Metadata) -> None:
+    """Refuse a base or scaling at the edge of float32: every rotated key would be NaN."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        if rope is not None and not np.isfinite(inverse_frequencies(rope)).all():
+            raise metadata.refuse(
+                f"rope.freq_base {rope.theta:g}, rope.scaling.factor {rope.linear_factor:g} and tensor rope_freqs give "
+                "frequencies that are not finite"
+            )
+
+
+def _check_cache(config: ModelConfig, backend: Backend, file_name: str) -> None:
+    """Whether the backend can keep heads of this size: better now than after the weights, at the first token."""
+    keys = np.zeros((1, config.num_kv_heads, config.head_dim, BLOCK_SIZE), dtype=np.float16)
+    try:
+        backend.layer_cache(keys, np.ascontiguousarray(keys.swapaxes(2, 3)))
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(
+            f"{file_name}: head_dim is {config.head_dim}: {error} (the reference backend takes any)"
+        ) from None
+
+
+def _check_type(tensor: GGUFTensor, file_name: str) -> None:
+    if not tensor.type.served:
+        raise UnsupportedModelError(
+            f"{file_name}: tensor {shown(tensor.name)} is of type {tensor.type.name}, which is not supported"
+        )
 
 
 class _Loader:
@@ -156,6 +190,7 @@ class _Loader:
             raise ModelFileError(f"{self.file_name}: tensor {full} is missing")
         if tensor.shape != shape:
             raise ModelFileError(f"{self.file_name}: tensor {full} has shape {tensor.shape}, but must have {shape}")
+        _check_type(tensor, self.file_name)
         return tensor
 
     def matrix(
