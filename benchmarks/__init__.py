@@ -5,7 +5,8 @@ python -m benchmarks.run            everything below in one run: limits, peers i
   scenarios.py                      what is measured, with which token ids
   peers/                            the engines: one folder each, with its pinned packages and its worker
   environments.py                   a virtual environment for each peer
-  workers.py                        a worker process as seen from here
+  processor.py models.py            what the processor is; what one token of a model costs
+  workers.py command_line.py        a worker process, and `pellucid generate`, as seen from here
   measuring.py                      rounds in turn (A B A B …), time budgets, what could not be measured
   results.py                        figures → medians, spreads, ratios; saved as JSON
   tables.py charts.py               results → markdown, results → SVG
