@@ -1,6 +1,9 @@
 #include "thread_pool.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -37,10 +40,19 @@ void wait_change(std::atomic<T>& value, T old) {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) : size_(threads < 1 ? 1 : threads) {
-  for (int i = 1; i < size_; ++i) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < size_; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error&) {
+    const size_t started = workers_.size() + 1;
+    stop();
+    throw std::runtime_error("the system gave " + std::to_string(started) + " of " + std::to_string(size_) +
+                             " threads: ask for fewer");
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stop_.store(true);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();

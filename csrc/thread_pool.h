@@ -12,6 +12,7 @@ class ThreadPool {
  public:
   using Job = void (*)(void* context, int worker);
 
+  // Throws std::runtime_error where the system has not that many threads.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -29,6 +30,7 @@ class ThreadPool {
 
  private:
   void start(Job job, void* context);
+  void stop();
   void work(int worker);
   bool enter(uint32_t epoch);
 

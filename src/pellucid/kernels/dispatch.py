@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from pellucid.config import BACKENDS
 from pellucid.errors import InvalidParameterError
@@ -13,10 +14,18 @@ ISA_VARIABLE = "PELLUCID_ISA"
 
 
 def usable_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores this process may run on: its CPU affinity, or the container's quota where that is less."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _quota_cores() or cores)
+
+
+def _quota_cores(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | None:
+    """Whole cores of the control group's quota, at least 1 (Linux cgroup v2: "QUOTA PERIOD"); None without one."""
+    try:
+        quota, period = path.read_text().split()
+        return None if quota == "max" else max(1, int(quota) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
 
 
 def make_backend(name: str = "native", threads: int | None = None) -> Backend:

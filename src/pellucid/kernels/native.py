@@ -52,7 +52,7 @@ class NativeBackend:
     def __init__(self, threads: int, isa: str = "") -> None:
         try:
             self._runtime = _native.Runtime(threads, isa)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             raise BackendError(str(error)) from None
         self.isa: str = self._runtime.isa
         self.threads: int = self._runtime.threads
