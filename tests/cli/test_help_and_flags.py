@@ -80,6 +80,19 @@ def test_help_shows_every_field_with_its_default(
     assert "-t, --threads" in text
 
 
+def test_help_puts_flags_under_headings(capfd: pytest.CaptureFixture[str]) -> None:
+    text = run_here(capfd, "generate", "--help").out
+    places = [text.index(part) for part in ("Options:", "--preset", "Sampling:", "--top-k", "Engine:", "--backend")]
+    assert places == sorted(places)
+    assert "--backend native|reference" in text
+
+
+def test_chat_takes_no_message(capfd: pytest.CaptureFixture[str]) -> None:
+    result = run_here(capfd, "chat", "hello")
+    assert (result.code, result.out) == (2, "")
+    assert "start `pellucid chat` and type it" in result.err
+
+
 def test_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_here(capfd, "--version").out.startswith("pellucid ")
 

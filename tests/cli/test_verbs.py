@@ -17,6 +17,7 @@ import pytest
 from command_line import run
 
 from pellucid.cli import console
+from pellucid.cli.list import list_
 from pellucid.cli.streaming import Streamed
 from pellucid.cli.tokenize import visible
 from pellucid.engine.llm import LLM
@@ -157,6 +158,17 @@ def test_list_and_pull(verbs: Any, smollm2_path: Path, monkeypatch: pytest.Monke
     rows = {row["name"]: row for row in json.loads(verbs("list", "--json").out)["models"]}
     assert {row["state"] for row in rows.values()} == {"not pulled"}
     assert not (tmp_path / "empty").exists(), "looking makes no folders"
+
+
+def test_list_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, smollm2_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    list_()
+    out = capsys.readouterr().out
+    assert "smollm2:135m *  ready  98.4 MB\n  SmolLM2 135M Instruct" in out
+    assert "\n  Apache-2.0\n" in out
 
 
 def test_bench_latency_ends_with_json(verbs: Any) -> None:
