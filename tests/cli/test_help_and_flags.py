@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
-import time
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -47,13 +47,17 @@ def test_help_imports_nothing_heavy() -> None:
     }
 
 
-def test_help_is_quick() -> None:
-    def once() -> float:
-        began = time.perf_counter()
-        assert run("--help").code == 0
-        return time.perf_counter() - began
-
-    assert min(once() for _ in range(5)) < 0.3
+def test_help_loads_nothing_heavy() -> None:
+    """What makes help quick (its time is in benchmarks/startup.py)."""
+    program = (
+        "import sys; from pellucid.cli.main import main; sys.argv = ['pellucid', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'typer', 'rich', 'tokenizers', 'jinja2', 'huggingface_hub', 'fastapi', 'pydantic'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.endswith("loaded: []\n")
 
 
 @pytest.mark.parametrize("verb", [*(v for v in VERBS if v not in SUBVERBS), "bench latency"])

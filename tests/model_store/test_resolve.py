@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -39,10 +38,8 @@ def test_present_alias_is_resolved_without_reading_it_again(world: World, monkey
     place(world)
     assert store.resolve("tiny:1", download=False) == world.path
     monkeypatch.setattr(cache, "file_sha256", refuse)
-    began = time.perf_counter()
     for _ in range(20):
-        store.resolve("tiny:1")
-    assert (time.perf_counter() - began) / 20 < 0.005
+        assert store.resolve("tiny:1") == world.path
 
 
 def test_changed_file_is_checked_again(world: World) -> None:
