@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
-from command_line import run, run_here
+from command_line import run_here
 
 from pellucid.cli.flags import flag
 from pellucid.cli.generate import DEFAULT_MAX_TOKENS
