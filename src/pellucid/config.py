@@ -174,7 +174,7 @@ class EngineArgs:
         if not isinstance(self.enable_prefix_caching, bool):
             raise InvalidParameterError(
                 "enable_prefix_caching",
-                f"enable_prefix_caching is {self.enable_prefix_caching!r}, but must be True or False",
+                f"enable_prefix_caching is {shown(self.enable_prefix_caching)}, but must be True or False",
             )
         if self.backend not in BACKENDS:
             raise InvalidParameterError(

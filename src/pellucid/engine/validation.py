@@ -72,7 +72,7 @@ def checked_priority(priority: Any) -> int:
 def checked_salt(cache_salt: Any) -> str:
     """The salt as it is. Raises `InvalidParameterError` for anything but a string."""
     if not isinstance(cache_salt, str):
-        raise InvalidParameterError("cache_salt", f"cache_salt is {cache_salt!r}, but must be a string")
+        raise InvalidParameterError("cache_salt", f"cache_salt is {shown(cache_salt)}, but must be a string")
     return cache_salt
 
 
