@@ -138,7 +138,9 @@ class EngineArgs:
     max_num_seqs: int = field(default=64, metadata={"help": "Most requests in one step."})
     max_num_batched_tokens: int = field(default=512, metadata={"help": "Token budget of one step."})
     block_size: int = field(default=BLOCK_SIZE, metadata={"help": f"Tokens in one KV block; only {BLOCK_SIZE}."})
-    kv_cache_dtype: KVCacheDType = field(default="float16", metadata={"help": "Type of the keys and values in the cache."})
+    kv_cache_dtype: KVCacheDType = field(
+        default="float16", metadata={"help": "Type of the keys and values in the cache."}
+    )
     kv_cache_memory_bytes: int | None = field(
         default=None,
         metadata={
