@@ -77,7 +77,7 @@ def measure(options: argparse.Namespace, out: Path) -> Results:
     settings = Settings(
         threads=threads,
         rounds=options.rounds or (2 if quick else 5),
-        budget=options.budget or (6.0 if quick else 180.0),
+        budget=options.budget or (4.0 if quick else 180.0),
         fidelity_tokens=256 if quick else 1 << 20,
         log_folder=out,
     )
@@ -195,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
         "--budget",
         type=float,
         metavar="SECONDS",
-        help="time of one engine in one scenario after which further rounds are left out; default 180, quick 6",
+        help="time of one engine in one scenario after which further rounds are left out; default 180, quick 4",
     )
     parser.add_argument("-t", "--threads", type=_count, help="threads of every engine; default the usable cores")
     parser.add_argument("--quick", action="store_true", help="smaller scenarios, fewer rounds, no slow starters")

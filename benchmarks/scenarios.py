@@ -127,7 +127,7 @@ SCENARIOS: dict[str, Scenario] = {
         _prefill(8000, in_quick=False),
         _decode(4, 64, 64, 32),
         _decode(16, 64, 32, 16),
-        _decode(64, 64, 16, 12),
+        _decode(64, 64, 16, 8),
         Scenario(
             "chat",
             "chat",

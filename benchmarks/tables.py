@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.peers.registry import OURS, PEERS
-from benchmarks.results import BANDWIDTH, MACHINE, Results
+from benchmarks.results import BANDWIDTH, FAR_KL, MACHINE, Results
 from benchmarks.scenarios import FIGURES
 
 RATE_TITLES = {
@@ -20,9 +20,6 @@ RATE_TITLES = {
     "amx_int8": "AMX, 8 × 8 bits",
     "amx_bf16": "AMX bfloat16",
 }
-
-FAR_KL = 0.1
-"""Nats; rounding activations to 8 bits costs about 3e-3, so what lies above this is no rounding."""
 
 
 def markdown(results: Results) -> str:
@@ -82,9 +79,11 @@ def _figures(results: Results, model: str) -> str:
         "Median of the rounds ± half their range; × is how many times as good pellucid is, from the rounds both have "
         "(below 1 × the peer is ahead). The best peer of a row is bold."
     )
-    far = [name for name in engines if (results.median(model, name, "mean-kl") or 0.0) > FAR_KL]
+    far = [name for name in engines if results.is_far(model, name)]
     if far:
-        note += " † Its answers are far from the model's (mean KL above 0.1 nats): its speed is that of other numbers."
+        note += (
+            f" † Its answers are not those of the model (mean KL above {FAR_KL} nats), so it is not counted as best."
+        )
     file = results.models[model]["file"]
     labels = [PEERS[name].label + (" †" if name in far else "") for name in engines]
     return f"### {model} ({file})\n\n{note}\n\n" + _table(["", *labels], rows)

@@ -145,6 +145,10 @@ class EngineArgs:
             "help": "Bytes reserved for the KV cache; when unset, room for 4 requests of max_model_len, at most 2 GiB."
         },
     )
+    enable_prefix_caching: bool = field(
+        default=True,
+        metadata={"help": "Keep the KV blocks of finished requests, and do not compute again what a prompt shares."},
+    )
     threads: int | None = field(
         default=None, metadata={"help": "Worker threads; the cores this process may use when unset."}
     )
@@ -166,6 +170,11 @@ class EngineArgs:
             raise InvalidParameterError(
                 "kv_cache_dtype",
                 f"kv_cache_dtype is {shown(self.kv_cache_dtype)}, but must be one of {', '.join(KV_CACHE_DTYPES)}",
+            )
+        if not isinstance(self.enable_prefix_caching, bool):
+            raise InvalidParameterError(
+                "enable_prefix_caching",
+                f"enable_prefix_caching is {shown(self.enable_prefix_caching)}, but must be True or False",
             )
         if self.backend not in BACKENDS:
             raise InvalidParameterError(

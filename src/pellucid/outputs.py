@@ -101,5 +101,7 @@ class RequestOutput:
     """The answers, by index; a delta has those with something new."""
     finished: bool
     metrics: RequestMetrics
+    num_cached_tokens: int | None = None
+    """Prompt tokens that came from the prefix cache and were not computed; None before the request first ran."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """`[None, {id: Logprob}, …]`: position 0 has no prediction."""

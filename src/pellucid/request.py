@@ -49,10 +49,17 @@ class Request:
     priority: int = 0
     """Lower is served earlier and preempted later."""
     logits_processors: tuple[LogitsProcessor, ...] = ()
+    cache_key: tuple[str, ...] = ()
+    """Under what its blocks are cached: salt, KV type and precision, or a name of its own without prefix caching.
+
+    Empty: neither looked up nor kept.
+    """
     siblings: list[Request] = field(default_factory=list)
     """All n sequences of the prompt, this one included."""
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
+    num_cached_tokens: int | None = None
+    """Prompt tokens that were found in the prefix cache when it first ran; None before that."""
     num_prompt_rows_reported: int = 0
     """Prompt positions whose prompt_logprobs have been handed out; recomputation does not repeat them."""
     num_preemptions: int = 0

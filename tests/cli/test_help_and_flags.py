@@ -145,8 +145,9 @@ def test_every_engine_field_arrives(verbs: Any) -> None:
     }
     del given["seed"]  # --seed is the request's
     arguments = [part for name, value in given.items() for part in (flag(name), str(value))]
+    arguments.append("--no-enable-prefix-caching")
     assert verbs("generate", "Once", "--max-tokens", "1", "-m", "smollm2:135m", *arguments).code == 0
-    assert verbs.engine == {"model": "smollm2:135m", **given}
+    assert verbs.engine == {"model": "smollm2:135m", **given, "enable_prefix_caching": False}
     assert {f.name for f in fields(EngineArgs)} - verbs.engine.keys() == {"seed"}
     assert EngineArgs(**verbs.engine)
 

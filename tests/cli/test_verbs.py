@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from command_line import run
 
 from pellucid.cli import console
+from pellucid.cli.chat import Conversation, _after
 from pellucid.cli.list import list_
 from pellucid.cli.streaming import Streamed
 from pellucid.cli.tokenize import visible
@@ -63,6 +65,23 @@ def test_generate_json_is_one_object_with_everything(verbs: Any) -> None:
     assert value["metrics"]["tpot_seconds"] > 0
     again = json.loads(verbs("generate", PROMPT, *flags).out)["outputs"][0]
     assert again == answer, "the seed reproduces the answer"
+
+
+def test_what_came_from_the_prefix_cache_is_told(verbs: Any) -> None:
+    prompt = "The sun rises in the east and sets in the west, every day, whatever the weather may be."
+    flags = ["--json", "--max-tokens", "1"]
+    first, again = (json.loads(verbs("generate", prompt, *flags).out) for _ in range(2))
+    assert first["num_cached_tokens"] == 0
+    assert again["num_cached_tokens"] == (len(again["prompt_token_ids"]) - 1) // 16 * 16 > 0
+
+
+def test_chat_shows_what_came_from_the_prefix_cache(shared_llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    conversation = Conversation(shared_llm, SamplingParams(temperature=0, max_tokens=4), "You know much about rivers.")
+    for question in ("Name a river.", "Another."):
+        _after(conversation, conversation.ask(question), quiet=False)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "TTFT" in line]
+    assert lines[0].endswith("tok/s")
+    assert re.search(r"tok/s · \d+ cached$", lines[1])
 
 
 def test_the_default_length_gives_way_to_the_context(verbs: Any, shared_llm: LLM) -> None:

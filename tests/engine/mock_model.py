@@ -174,6 +174,7 @@ def make_engine(
     max_num_batched_tokens: int = 64,
     seed: int | None = 0,
     add_bos: bool = False,
+    enable_prefix_caching: bool = True,
 ) -> LLMEngine:
     """An engine over a new MockModel with a pool of exactly `num_blocks` blocks."""
     args = EngineArgs(
@@ -183,5 +184,6 @@ def make_engine(
         max_num_batched_tokens=max_num_batched_tokens,
         kv_cache_memory_bytes=num_blocks * BLOCK_BYTES,
         seed=seed,
+        enable_prefix_caching=enable_prefix_caching,
     )
     return LLMEngine(MockModel(), ByteTokenizer(add_bos=add_bos), args)

@@ -40,7 +40,7 @@ def test_answers_come_before_prompts() -> None:
     engine.add_request("old", PROMPT[:20], FOREVER)
     for _ in range(5):
         engine.step()
-    engine.add_request("long", PROMPT, FOREVER)
+    engine.add_request("long", PROMPT[::-1], FOREVER)
     for _ in range(5):
         assert [output.request_id for output in engine.step()] == ["old"], "the stream flows while the prompt waits"
 

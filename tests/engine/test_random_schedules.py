@@ -53,22 +53,41 @@ class Run:
             max_model_len=self.max_model_len,
             max_num_seqs=rng.choice((1, 2, 4, 8)),
             max_num_batched_tokens=rng.choice((1, 3, 7, 16, 33, 64)),
+            enable_prefix_caching=rng.random() < 0.8,
         )
+        self.salts: dict[str, str] = {}
+        self.num_tokens_found = 0
         self.asked: dict[str, tuple[list[int], SamplingParams]] = {}
         self.totals: dict[str, RequestOutput] = {}
         self.aborted: set[str] = set()
         self.deltas: dict[str, list[RequestOutput]] = {}
         self.to_come = num_requests
+        self.rush = rng.choice((0.05, 0.3, 0.3))
 
     def arrive(self) -> None:
         name = f"r{len(self.asked)}"
-        length = self.rng.randint(1, self.rng.choice((12, self.max_model_len - 1)))
-        prompt = [self.rng.choice(LETTERS) for _ in range(length)]
-        params = random_params(self.rng, self.max_model_len - length)
-        self.engine.add_request(name, prompt, params, priority=self.rng.choice((0, 0, 0, 1)))
+        prompt = self.random_prompt()
+        params = random_params(self.rng, self.max_model_len - len(prompt))
+        salt = self.salts[name] = self.rng.choice(("", "", "", "tenant"))
+        priority = self.rng.choice((0, 0, 0, 1))
+        self.engine.add_request(name, prompt, params, priority=priority, cache_salt=salt)
         self.asked[name] = (prompt, params)
         self.deltas[name] = []
         self.to_come -= 1
+
+    def random_prompt(self) -> list[int]:
+        """A new one, or one that begins as an earlier prompt, alone or with what was answered to it."""
+        length = self.rng.randint(1, self.rng.choice((12, self.max_model_len - 1, self.max_model_len - 1)))
+        prompt = [self.rng.choice(LETTERS) for _ in range(length)]
+        if not self.asked or self.rng.random() < 0.3:
+            return prompt
+        name = self.rng.choice(sorted(self.asked))
+        known = list(self.asked[name][0])
+        if name in self.totals and self.totals[name].outputs:
+            known += self.rng.choice(self.totals[name].outputs).token_ids
+        known = known[: self.rng.choice((len(known), len(known), self.rng.randint(0, len(known))))]
+        length = self.rng.choice((self.max_model_len, max(1, len(known)), 17, 33))
+        return (known + prompt)[: min(length, self.max_model_len - 1)]
 
     def take(self, output: RequestOutput) -> None:
         self.deltas[output.request_id].append(output)
@@ -76,7 +95,7 @@ class Run:
 
     def go(self) -> None:
         for _ in range(20_000):
-            while self.to_come and self.rng.random() < 0.3:
+            while self.to_come and self.rng.random() < self.rush:
                 self.arrive()
             if not self.engine.has_unfinished_requests():
                 if not self.to_come:
@@ -115,11 +134,31 @@ class Run:
                 if params.logprobs is not None:
                     got = [[(i, lp.logprob, lp.rank) for i, lp in row.items()] for row in completion.logprobs or []]
                     assert got == expected.logprobs, "logprobs to the bit"
+            self.check_cached(name, total)
             if params.prompt_logprobs is not None and name not in self.aborted:
                 assert total.prompt_logprobs is not None
                 rows = [row and [(i, lp.logprob, lp.rank) for i, lp in row.items()] for row in total.prompt_logprobs]
                 assert rows == naive_prompt_logprobs(prompt, params.prompt_logprobs)
                 assert sum(delta.prompt_logprobs is not None for delta in self.deltas[name]) == 1
+
+    def check_cached(self, name: str, total: RequestOutput) -> None:
+        """What was found is whole blocks, never the last token, and was computed before under the same salt."""
+        found, (prompt, params) = total.num_cached_tokens, self.asked[name]
+        if found is None:
+            assert name in self.aborted
+            return
+        assert found % 16 == 0
+        assert found < len(prompt)
+        if not self.engine.args.enable_prefix_caching or params.prompt_logprobs is not None:
+            assert found == 0
+        if found:
+            self.num_tokens_found += found
+            assert any(
+                self.salts[other] == self.salts[name]
+                and any((before + answer.token_ids)[:found] == prompt[:found] for answer in self.totals[other].outputs)
+                for other, (before, _) in self.asked.items()
+                if other != name
+            )
 
 
 def check_schedule(number: int) -> None:
@@ -143,17 +182,21 @@ def test_every_answer_is_what_it_is_alone_in_many_schedules(number: int) -> None
 
 
 def test_the_random_schedules_do_what_they_are_for() -> None:
-    """Preemption, sharing, aborts, both ends and stop strings all occur among them."""
-    preemptions, num_stop_strings, reasons = 0, 0, set()
-    for number in range(40):
-        run = Run(random.Random(number), num_requests=6)
+    """Preemption, prefixes found, evictions, aborts, both ends and stop strings all occur among them."""
+    preemptions, num_stop_strings, num_found, num_evictions, reasons = 0, 0, 0, 0, set()
+    for number in range(50):
+        run = Run(random.Random(number), num_requests=8)
         run.go()
         run.check()
         preemptions += run.engine.stats.num_preemptions
+        num_found += run.num_tokens_found
+        num_evictions += run.engine.stats.prefix_cache_evicted_blocks
         for total in run.totals.values():
             reasons |= {c.finish_reason for c in total.outputs}
             num_stop_strings += sum(isinstance(c.stop_reason, str) for c in total.outputs)
     assert preemptions > 20
+    assert num_found > 500
+    assert num_evictions > 100
     assert num_stop_strings > 10
     assert reasons == {"stop", "length", "abort"}
     assert IM_END in ByteTokenizer().eos_ids

@@ -129,6 +129,65 @@ def test_preemption_does_not_change_a_bit(engines: Engines, long_alone: list[Any
     assert [bits(output) for output in outputs] == long_alone
 
 
+HISTORY = (TEXTS[3] + TEXTS[1]) * 2
+LENGTHS = (33, 15, 16, 17, 31, 32, 48)
+PREFIX_PARAMS = SamplingParams(temperature=0.9, seed=3, max_tokens=11, logprobs=3, ignore_eos=True)
+
+
+def answer(engine: LLMEngine, prompt: list[int], params: SamplingParams = PREFIX_PARAMS) -> RequestOutput:
+    """One request of token ids, to its end."""
+    engine.add_request("x", prompt, params)
+    total: RequestOutput | None = None
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            total = add_delta(total, output)
+    engine.check_integrity()
+    assert total is not None
+    return total
+
+
+def test_g62_cold_and_warm_do_not_differ_in_a_bit(engines: Engines) -> None:
+    """Prefixes of awkward lengths, and an answer that is part of the next prompt; on one thread and on two."""
+    ids = engines.make().tokenizer.encode(HISTORY)
+    warm = engines.make(threads=1, max_num_batched_tokens=23)
+    num_found = 0
+    for length in LENGTHS:
+        for rest in ([], ids[50:57]):
+            prompt = ids[:length] + rest
+            cold = answer(engines.make(enable_prefix_caching=False), prompt)
+            found = answer(warm, prompt)
+            assert bits(found) == bits(cold)
+            assert cold.num_cached_tokens == 0
+            num_found += found.num_cached_tokens or 0
+            turn = prompt + cold.outputs[0].token_ids + ids[60:65]
+            found = answer(warm, turn)
+            assert bits(found) == bits(answer(engines.make(enable_prefix_caching=False), turn))
+            assert found.num_cached_tokens == (len(turn) - 6) // 16 * 16, "all but the last id drawn was computed"
+    assert num_found > 100
+    assert warm.stats.prefix_cache_evicted_blocks == 0
+
+
+def test_l43_prompt_logprobs_are_the_same_with_a_warm_cache(engines: Engines) -> None:
+    engine = engines.make()
+    prompt = engine.tokenizer.encode(HISTORY)[:40]
+    params = SamplingParams(temperature=0, seed=1, max_tokens=3, logprobs=1, prompt_logprobs=2)
+    first, again = answer(engine, prompt, params), answer(engine, prompt, params)
+    assert first.num_cached_tokens == again.num_cached_tokens == 0
+    assert bits(first) == bits(again)
+    assert bits(answer(engines.make(enable_prefix_caching=False), prompt, params)) == bits(first)
+
+
+def test_a_warm_prefix_of_a_thousand_tokens_is_not_computed_again(engines: Engines) -> None:
+    engine = engines.make()
+    ids = engine.tokenizer.encode("Water boils at 100 degrees. Gold melts at 1064 degrees. " * 60)[:1000]
+    params = SamplingParams(temperature=0, max_tokens=1)
+    answer(engine, [*ids, 5, 6, 7], params)
+    before = engine.stats.num_tokens_computed
+    warm = answer(engine, [*ids, 8, 9], params)
+    assert warm.num_cached_tokens == 992
+    assert engine.stats.num_tokens_computed - before == 10
+
+
 def test_float32_cache_is_as_independent_of_the_schedule(engines: Engines) -> None:
     whole = run(engines.make(kv_cache_dtype="float32"), REQUESTS[:3])
     chunked = run(engines.make(kv_cache_dtype="float32", max_num_batched_tokens=9, threads=1), REQUESTS[:3])

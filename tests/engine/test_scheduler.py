@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pellucid.engine.scheduler import Scheduler, SchedulerOutput
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.request import Request, RequestStatus
 from pellucid.sampling_params import SamplingParams
 
 
-def make_scheduler(num_blocks: int = 8, max_num_seqs: int = 4, budget: int = 32) -> Scheduler:
-    return Scheduler(KVCacheManager(num_blocks, 16), max_num_seqs, budget)
+def make_scheduler(num_blocks: int = 8, max_num_seqs: int = 4, budget: int = 32, **fields: Any) -> Scheduler:
+    return Scheduler(KVCacheManager(num_blocks, 16), max_num_seqs, budget, **fields)
 
 
-def make_request(key: int, num_prompt: int, *, priority: int = 0, params: SamplingParams | None = None) -> Request:
+def make_request(
+    key: int,
+    num_prompt: int,
+    *,
+    priority: int = 0,
+    params: SamplingParams | None = None,
+    cache_key: tuple[str, ...] = (),
+) -> Request:
     return Request(
         key=key,
         request_id=str(key),
@@ -23,6 +32,7 @@ def make_request(key: int, num_prompt: int, *, priority: int = 0, params: Sampli
         end_token_ids=frozenset(),
         arrival=key,
         priority=priority,
+        cache_key=cache_key,
     )
 
 
@@ -148,7 +158,7 @@ def test_budget_given_back_serves_the_next() -> None:
 def test_prompt_rows_still_to_be_reported_are_not_taken_from_a_sibling() -> None:
     scheduler = make_scheduler()
     params = SamplingParams(n=2, prompt_logprobs=1)
-    first, second = make_request(0, 20, params=params), make_request(1, 20, params=params)
+    first, second = (make_request(key, 20, params=params, cache_key=("own",)) for key in (0, 1))
     second.sample_index, second.arrival = 1, 0
     first.siblings = second.siblings = [first, second]
     scheduler.add(second)
@@ -161,7 +171,7 @@ def test_prompt_rows_still_to_be_reported_are_not_taken_from_a_sibling() -> None
 def test_a_sibling_takes_the_full_blocks_of_the_prompt() -> None:
     scheduler = make_scheduler(budget=64)
     params = SamplingParams(n=2)
-    first, second = make_request(0, 40, params=params), make_request(1, 40, params=params)
+    first, second = (make_request(key, 40, params=params, cache_key=("own",)) for key in (0, 1))
     second.sample_index, second.arrival = 1, 0
     first.siblings = second.siblings = [first, second]
     scheduler.add(first)
@@ -169,3 +179,77 @@ def test_a_sibling_takes_the_full_blocks_of_the_prompt() -> None:
     assert step(scheduler) == {0: (0, 40)}, "the second waits for the prompt"
     assert step(scheduler) == {0: (40, 41), 1: (32, 40)}
     assert scheduler.kv.block_table(0)[:2] == scheduler.kv.block_table(1)[:2]
+    for request in (first, second):
+        scheduler.finish(request, "stop")
+    assert len(scheduler.kv.cache) == 0, "without prefix caching nothing is kept"
+    scheduler.kv.check_integrity()
+
+
+def cached(scheduler: Scheduler, key: int, num_prompt: int, **fields: Any) -> Request:
+    request = make_request(key, num_prompt, cache_key=("", "float16"), **fields)
+    request.siblings.append(request)
+    scheduler.add(request)
+    return request
+
+
+def test_a_request_computes_what_the_cache_has_not() -> None:
+    scheduler = make_scheduler(budget=64, enable_prefix_caching=True)
+    scheduler.finish(cached_and_run(scheduler, 0, 40), "stop")
+    warm = cached(scheduler, 1, 45)
+    assert step(scheduler) == {1: (32, 45)}
+    assert warm.num_cached_tokens == 32
+    assert (scheduler.num_queried_tokens, scheduler.num_hit_tokens) == (85, 32)
+
+
+def cached_and_run(scheduler: Scheduler, key: int, num_prompt: int) -> Request:
+    request = cached(scheduler, key, num_prompt)
+    while not request.output_token_ids:
+        step(scheduler)
+    return request
+
+
+def test_a_preempted_request_finds_again_what_nobody_needed() -> None:
+    scheduler = make_scheduler(num_blocks=6, enable_prefix_caching=True)
+    add(scheduler, 0, 14)
+    second = cached(scheduler, 1, 40)
+    while second.num_preemptions == 0:
+        step(scheduler)
+    assert second.num_computed_tokens == 0
+    while second.num_computed_tokens == 0:
+        entries = step(scheduler)
+        scheduler.kv.check_integrity()
+        if scheduler.running == [] or 0 in entries:
+            scheduler.finish(scheduler.running[0], "stop")
+    start, end = entries[1]
+    assert start > 0
+    assert end == second.num_tokens - 1
+    assert second.num_cached_tokens == 0, "told once, of the prompt"
+
+
+def test_cached_blocks_that_are_taken_can_no_longer_be_evicted() -> None:
+    """Two blocks are free and two evictable: taking these two leaves nothing for the others to grow into."""
+    scheduler = make_scheduler(num_blocks=5, budget=64, enable_prefix_caching=True)
+    scheduler.finish(cached_and_run(scheduler, 0, 33), "stop")
+    busy = add(scheduler, 1, 20)
+    assert step(scheduler) == {1: (0, 20)}
+    late = cached(scheduler, 2, 33)
+    assert set(step(scheduler)) == {1}, "three blocks for the newcomer and one to grow into are not there"
+    scheduler.finish(busy, "stop")
+    assert step(scheduler) == {2: (32, 33)}
+    assert late.num_cached_tokens == 32
+    scheduler.kv.check_integrity()
+
+
+def test_two_of_the_same_at_once_end_with_one_copy() -> None:
+    scheduler = make_scheduler(num_blocks=12, budget=100, enable_prefix_caching=True)
+    first, second = cached(scheduler, 0, 40), cached(scheduler, 1, 40)
+    output = scheduler.schedule()
+    assert [entry.start for entry in output.scheduled] == [0, 0]
+    complete(scheduler, output)
+    assert scheduler.released == [1], "the runner reads its table again"
+    assert scheduler.kv.block_table(0)[:2] == scheduler.kv.block_table(1)[:2]
+    assert scheduler.kv.pool.num_free == 12 - 4
+    for request in (first, second):
+        scheduler.finish(request, "stop")
+    scheduler.kv.check_integrity()
+    assert scheduler.kv.num_available == 12

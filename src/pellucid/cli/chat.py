@@ -133,9 +133,10 @@ def _interactive(conversation: Conversation, quiet: bool) -> int:
 def _after(conversation: Conversation, answer: Streamed, quiet: bool) -> None:
     """The figures, and why an answer ended early."""
     if answer.last is not None and not quiet:
+        cached = f" · {answer.last.num_cached_tokens} cached" if answer.last.num_cached_tokens else ""
         stopped = " · stopped" if answer.interrupted else ""
         seed = None if conversation.params.temperature == 0 else answer.last.outputs[0].seed
-        console.say(console.figures(answer.last.metrics, answer.num_tokens, seed) + stopped)
+        console.say(console.figures(answer.last.metrics, answer.num_tokens, seed) + cached + stopped)
     if answer.finish_reason == "error" and answer.last is not None:
         _complain(answer.last.outputs[0].error or "the request failed")
     elif answer.finish_reason == "length" and answer.num_tokens != conversation.params.max_tokens:

@@ -104,6 +104,7 @@ def _show_json(llm: LLM, output: RequestOutput, params: SamplingParams) -> None:
             "model": llm.args.model,
             "prompt": output.prompt,
             "prompt_token_ids": output.prompt_token_ids,
+            "num_cached_tokens": output.num_cached_tokens,
             "outputs": [_answer(answer) for answer in output.outputs],
             "prompt_logprobs": output.prompt_logprobs,
             "sampling_params": params,

@@ -100,19 +100,21 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool | Progress = False,
+        cache_salt: str = "",
         logits_processors: Sequence[LogitsProcessor] = (),
     ) -> list[RequestOutput]:
         """Complete one or several raw prompts; results in the order of the prompts.
 
         A prompt is text or a list of token ids. `sampling_params` is one for all or one for each. `progress`
-        shows a bar on stderr, or is called with (finished, total). All prompts are checked before any runs.
+        shows a bar on stderr, or is called with (finished, total). Cached prefixes are shared only under the same
+        `cache_salt`. All prompts are checked before any runs.
 
         Raises `InvalidParameterError`, or `ContextLengthExceededError` for a prompt that does not fit. A request that
         fails later ends with finish_reason "error", and the others go on.
         """
         arrival_time = time.monotonic()
         listed: list[tuple[Prompt, str | None]] = [(prompt, None) for prompt in _listed_prompts(prompts)]
-        return self._run(listed, sampling_params, arrival_time, progress, logits_processors)
+        return self._run(listed, sampling_params, arrival_time, progress, cache_salt, logits_processors)
 
     def chat(
         self,
@@ -125,12 +127,14 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         progress: bool | Progress = False,
+        cache_salt: str = "",
         logits_processors: Sequence[LogitsProcessor] = (),
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of several, through the model's chat template.
 
         `continue_final_message` goes on with the last message instead of opening an answer. `chat_template` replaces
-        the model's own (Jinja source); `chat_template_kwargs` are further variables for it.
+        the model's own (Jinja source); `chat_template_kwargs` are further variables for it. `progress` and
+        `cache_salt` are as in `generate`.
 
         Raises `ChatTemplateError` where the template refuses the messages, and what `generate` raises.
         """
@@ -140,7 +144,7 @@ class LLM:
             add_generation_prompt, continue_final_message, chat_template, tools, chat_template_kwargs
         )
         listed = [self._chat_prompt(conversation, options) for conversation in conversations]
-        return self._run(listed, sampling_params, arrival_time, progress, logits_processors)
+        return self._run(listed, sampling_params, arrival_time, progress, cache_salt, logits_processors)
 
     def stream(
         self,
@@ -153,6 +157,7 @@ class LLM:
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        cache_salt: str = "",
         logits_processors: Sequence[LogitsProcessor] = (),
     ) -> RequestStream:
         """Deltas of one answer as they come: from a raw prompt (text or ids), or from chat messages.
@@ -170,7 +175,15 @@ class LLM:
             ids, text = self._chat_prompt(prompt, options)
         stream = RequestStream(self)
         self._submit(
-            ids, text, sampling_params, arrival_time, stream.inbox, stream.queued, logits_processors, request_id
+            ids,
+            text,
+            sampling_params,
+            arrival_time,
+            stream.inbox,
+            stream.queued,
+            cache_salt,
+            logits_processors,
+            request_id,
         )
         return stream
 
@@ -249,6 +262,7 @@ class LLM:
         arrival_time: float,
         inbox: deque[RequestOutput],
         queued: Callable[[str], None],
+        cache_salt: str,
         processors: Sequence[LogitsProcessor],
         request_id: str | None = None,
     ) -> None:
@@ -258,7 +272,13 @@ class LLM:
         with self._alone() as engine:
             name = self._free_name() if request_id is None else request_id
             engine.add_request(
-                name, prompt, params, prompt_text=text, arrival_time=arrival_time, logits_processors=processors
+                name,
+                prompt,
+                params,
+                prompt_text=text,
+                arrival_time=arrival_time,
+                cache_salt=cache_salt,
+                logits_processors=processors,
             )
             self._inboxes[name] = inbox
             queued(name)
@@ -276,6 +296,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         arrival_time: float,
         progress: bool | Progress,
+        cache_salt: str,
         processors: Sequence[LogitsProcessor],
     ) -> list[RequestOutput]:
         """Queue all prompts, step until all are finished; whatever goes wrong, none of them stays behind."""
@@ -286,7 +307,14 @@ class LLM:
         try:
             for (prompt, text), one in zip(prompts, params, strict=True):
                 self._submit(
-                    prompt, text, one, arrival_time, inbox, lambda name: totals.update({name: None}), processors
+                    prompt,
+                    text,
+                    one,
+                    arrival_time,
+                    inbox,
+                    lambda name: totals.update({name: None}),
+                    cache_salt,
+                    processors,
                 )
             with _ProgressBar(progress, len(prompts)) as show:
                 while num_finished < len(prompts):

@@ -12,7 +12,7 @@ from pellucid.config import EngineArgs
 from pellucid.engine.model_runner import Model, ModelRunner, StepResult
 from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike
 from pellucid.engine.scheduler import Scheduler
-from pellucid.engine.validation import check_params, checked_priority, checked_processors, checked_prompt
+from pellucid.engine.validation import check_params, checked_priority, checked_processors, checked_prompt, checked_salt
 from pellucid.errors import InvalidParameterError, PellucidError, shown
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
@@ -42,11 +42,25 @@ class EngineStats:
     num_running: int
     """Sequences that take part in steps."""
     kv_blocks_used: int
-    """Blocks that hold keys and values now."""
+    """Blocks that unfinished requests hold."""
+    kv_blocks_cached: int
+    """Further blocks, kept for prompts to come; they are given up when the free ones run out."""
     kv_blocks_touched: int
     """Blocks ever used: what the KV cache costs in memory now."""
     kv_blocks_total: int
     """Blocks of the pool."""
+    prefix_cache_queried_tokens: int
+    """Prompt tokens that were looked up in the prefix cache …"""
+    prefix_cache_hit_tokens: int
+    """… and those found there, which were not computed."""
+    prefix_cache_evicted_blocks: int
+    """Cached blocks given up so far because others needed the room."""
+
+    @property
+    def prefix_cache_hit_rate(self) -> float | None:
+        """Share of the prompt tokens looked up that were found; None before the first."""
+        queried = self.prefix_cache_queried_tokens
+        return self.prefix_cache_hit_tokens / queried if queried else None
 
 
 class LLMEngine:
@@ -67,7 +81,12 @@ class LLMEngine:
             config.num_layers, num_blocks, config.num_kv_heads, config.head_dim, args.block_size, args.kv_cache_dtype
         )
         self.kv = KVCacheManager(num_blocks, args.block_size)
-        self.scheduler = Scheduler(self.kv, args.max_num_seqs, args.max_num_batched_tokens)
+        self.scheduler = Scheduler(
+            self.kv,
+            args.max_num_seqs,
+            args.max_num_batched_tokens,
+            enable_prefix_caching=args.enable_prefix_caching,
+        )
         self.runner = ModelRunner(
             model,
             self.storage,
@@ -101,12 +120,14 @@ class LLMEngine:
         prompt_text: str | None = None,
         arrival_time: float | None = None,
         priority: int = 0,
+        cache_salt: str = "",
         logits_processors: Sequence[LogitsProcessor] = (),
     ) -> None:
         """Queue a prompt: text (encoded with the model's special tokens), or token ids taken as they are.
 
         `prompt_text` is what the output shows as prompt when ids are given. `arrival_time` (time.monotonic()) is when
         the caller asked, where that was before this call; TTFT counts from it. A lower `priority` is served earlier.
+        Only requests with the same `cache_salt` share cached prefixes: give each tenant one of its own.
         Raises `ContextLengthExceededError` or `InvalidParameterError`; then nothing was queued.
         """
         params = SamplingParams() if params is None else params
@@ -124,8 +145,8 @@ class LLMEngine:
             self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, self.config.vocab_size
         )
         check_params(params, len(ids), self.config.vocab_size, self.max_model_len)
-        processors = checked_processors(logits_processors)
-        requests = self._sequences(request_id, ids, params, checked_priority(priority), processors)
+        salt, processors = checked_salt(cache_salt), checked_processors(logits_processors)
+        requests = self._sequences(request_id, ids, params, checked_priority(priority), salt, processors)
         answers = [Answer(request, self.tokenizer) for request in requests]
         self._states[request_id] = RequestState(text, answers, arrival_time, self.tokenizer)
         for request in requests:
@@ -147,7 +168,7 @@ class LLMEngine:
         step = self.scheduler.schedule()
         if not step.scheduled and self.has_unfinished_requests():
             raise AssertionError("requests wait, but the scheduler found nothing to compute")
-        self._note_scheduled([entry.request for entry in step.scheduled if entry.start == 0])
+        self._note_admitted(step.admitted)
         results = self.runner.execute(step)
         return self._postprocess(results)
 
@@ -176,20 +197,29 @@ class LLMEngine:
             num_preemptions=self.scheduler.num_preemptions,
             num_waiting=len(self.scheduler.waiting),
             num_running=len(self.scheduler.running),
-            kv_blocks_used=pool.num_blocks - pool.num_free,
+            kv_blocks_used=pool.num_blocks - self.kv.num_available,
+            kv_blocks_cached=self.kv.cache.num_evictable,
             kv_blocks_touched=pool.num_touched,
             kv_blocks_total=pool.num_blocks,
+            prefix_cache_queried_tokens=self.scheduler.num_queried_tokens,
+            prefix_cache_hit_tokens=self.scheduler.num_hit_tokens,
+            prefix_cache_evicted_blocks=self.kv.cache.num_evicted,
         )
 
     def check_integrity(self) -> None:
-        """Raise AssertionError when a block, a table or a queue is not as it must be; when idle, all must be free."""
+        """Raise AssertionError when a block, a table or a queue is not as it must be.
+
+        When idle, every block is either free or cached, held once by the cache and used by nobody.
+        """
         self.kv.check_integrity()
         if self.has_unfinished_requests():
             return
         if self._states:
             raise AssertionError(f"no sequence is queued, but requests {sorted(self._states)} are not finished")
-        if self.kv.pool.num_free != self.kv.pool.num_blocks:
+        if self.kv.num_available != self.kv.pool.num_blocks:
             raise AssertionError(f"the engine is idle, but {self.stats.kv_blocks_used} KV blocks are in use")
+        if len(self.kv.cache) and not self.args.enable_prefix_caching:
+            raise AssertionError(f"the prefix cache is off, but {len(self.kv.cache)} blocks are left in it")
         if not self.runner.held_keys <= set(self.scheduler.released):
             raise AssertionError(f"the engine is idle, but the runner has rows of {self.runner.held_keys}")
 
@@ -199,10 +229,16 @@ class LLMEngine:
         ids: list[int],
         params: SamplingParams,
         priority: int,
+        cache_salt: str,
         processors: tuple[LogitsProcessor, ...],
     ) -> list[Request]:
         seed = params.seed if params.seed is not None else self._next_seed()
         eos_ids = frozenset() if params.ignore_eos else self.tokenizer.eos_ids
+        cache_key: tuple[str, ...] = ()
+        if self.args.enable_prefix_caching:
+            cache_key = (cache_salt, self.args.kv_cache_dtype)
+        elif params.n > 1:
+            cache_key = (f"arrival {self._num_requests}",)
         siblings: list[Request] = []
         for sample_index in range(params.n):
             self._num_sequences += 1
@@ -219,6 +255,7 @@ class LLMEngine:
                     arrival=self._num_requests,
                     priority=priority,
                     logits_processors=processors,
+                    cache_key=cache_key,
                     siblings=siblings,
                 )
             )
@@ -231,8 +268,8 @@ class LLMEngine:
             return (self.args.seed + self._num_requests) % (MAX_SEED + 1)
         return int.from_bytes(os.urandom(8), "little") >> 1
 
-    def _note_scheduled(self, starting: list[Request]) -> None:
-        for request in starting:
+    def _note_admitted(self, admitted: list[Request]) -> None:
+        for request in admitted:
             metrics = self._states[request.request_id].metrics
             if metrics.first_scheduled_time is None:
                 metrics.first_scheduled_time = time.monotonic()
@@ -246,7 +283,8 @@ class LLMEngine:
             state = self._states[request.request_id]
             answer = state.answers[request.sample_index]
             self._num_tokens_computed += result.entry.num_new_tokens
-            self.scheduler.mark_computed(result.entry)
+            if result.error is None:
+                self.scheduler.mark_computed(result.entry)
             if result.prompt_rows:
                 state.add_prompt_rows(request, result.prompt_rows)
             if result.error is not None:

@@ -174,6 +174,7 @@ class RequestState:
             outputs=[],
             finished=False,
             metrics=self.metrics,
+            num_cached_tokens=self.answers[0].request.num_cached_tokens,
         )
 
     def take_prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
@@ -200,8 +201,8 @@ def add_delta(total: RequestOutput | None, delta: RequestOutput) -> RequestOutpu
             [],
             False,
             delta.metrics,
-            delta.prompt_logprobs,
         )
+    total.num_cached_tokens = delta.num_cached_tokens
     if delta.prompt_logprobs is not None:
         total.prompt_logprobs = delta.prompt_logprobs
     total.finished = delta.finished

@@ -6,6 +6,11 @@ streams keep flowing while long prompts are computed in chunks from what is left
 come last. When blocks run out, the newest request of the lowest priority gives up its blocks and is computed
 again later (recompute preemption); its output is kept.
 
+A request that starts, or starts again, takes the blocks that the prefix cache has for its tokens and computes the
+rest. Blocks go into the cache as soon as they are full and computed, so there is nothing to hand over when a request
+ends, is aborted or preempted, and the n answers to one prompt find it there like anybody else. Without prefix
+caching only those n have a cache key, of their own, and it is forgotten with them.
+
 Why this always ends: the oldest request can take the blocks of all others, and the pool holds at least one
 request of max_model_len; so the oldest always advances, finishes, and makes the next one the oldest.
 """
@@ -42,7 +47,9 @@ class SchedulerOutput:
 
     scheduled: list[ScheduledRequest]
     released: list[int]
-    """Keys of requests that lost their blocks and were not yet forgotten by the runner, which empties this list."""
+    """Keys of requests whose tables are gone or changed, not yet forgotten by the runner, which empties this list."""
+    admitted: list[Request]
+    """Those that start with this step, or start again."""
 
     @property
     def num_tokens(self) -> int:
@@ -53,16 +60,28 @@ class SchedulerOutput:
 class Scheduler:
     """Owns the queues; the only caller of the KVCacheManager."""
 
-    def __init__(self, kv: KVCacheManager, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self,
+        kv: KVCacheManager,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        *,
+        enable_prefix_caching: bool = False,
+    ) -> None:
         self.kv = kv
+        self.enable_prefix_caching = enable_prefix_caching
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.waiting: list[Request] = []
         """Sorted by `Request.order`: a preempted request is older than those that never ran, so it is at the head."""
         self.running: list[Request] = []
         self.num_preemptions = 0
+        self.num_queried_tokens = 0
+        """Prompt tokens that were looked up in the prefix cache, once for a prompt …"""
+        self.num_hit_tokens = 0
+        """… and those found there."""
         self.released: list[int] = []
-        """Keys whose blocks were given up; handed to the runner with the next step."""
+        """Keys whose tables are gone or changed; handed to the runner with the next step."""
 
     def add(self, request: Request) -> None:
         """Queue a request; it fits into the pool by itself, which the engine has checked."""
@@ -91,26 +110,39 @@ class Scheduler:
             budget += refund
             if fits:
                 budget -= self._put(step, request, num_new_tokens)
+        admitted: list[Request] = []
         if self.waiting and not is_tight:
-            self._admit(step, budget)
-        return SchedulerOutput(list(step.values()), self.released)
+            self._admit(step, budget, admitted)
+        return SchedulerOutput(list(step.values()), self.released, admitted)
 
     def mark_computed(self, entry: ScheduledRequest) -> None:
-        """The entry's tokens are in the KV cache now."""
-        entry.request.num_computed_tokens = entry.end
+        """The entry's tokens are in the KV cache now, and sound: blocks that they fill may be read by others."""
+        request, size = entry.request, self.kv.block_size
+        request.num_computed_tokens = entry.end
+        first, last = entry.start // size, entry.end // size
+        if (
+            first != last
+            and request.cache_key
+            and self.kv.cache_blocks(request.key, request.cache_key, request.tokens_between, first, last)
+        ):
+            self.released.append(request.key)
 
     def finish(self, request: Request, reason: FinishReason) -> list[int]:
-        """Take a request out, whatever it is doing; gives back the blocks that became free."""
+        """Take a request out, whatever it is doing; gives back the blocks that became free.
+
+        What a request that failed has computed does not stay in the cache.
+        """
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
         else:
             self.waiting.remove(request)
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
-        if reason in ("stop", "length"):
-            self._hand_over_prompt(request)
         self.released.append(request.key)
-        return self.kv.free(request.key)
+        free = self.kv.free(request.key, discard=reason == "error")
+        if not self.enable_prefix_caching and request.cache_key and _all_finished(request.siblings):
+            self.kv.cache.forget(request.cache_key)
+        return free
 
     def _running_order(self) -> list[Request]:
         """Requests that answer, then those with more to compute, each in the order of service."""
@@ -135,8 +167,8 @@ class Scheduler:
         """
         refund, preempted = 0, False
         while not self.kv.grow(request.key, num_tokens):
-            victim = self._newest_holder()
-            if victim.status is RequestStatus.RUNNING and victim.order <= request.order:
+            victim = max(self.running, key=_order)
+            if victim.order <= request.order:
                 return False, refund, preempted
             entry = step.pop(victim.key, None)
             refund += 0 if entry is None else entry.num_new_tokens
@@ -144,105 +176,96 @@ class Scheduler:
             self._preempt(victim)
         return True, refund, preempted
 
-    def _newest_holder(self) -> Request:
-        """Who gives up blocks first: those that only keep a prompt for later, then the newest that runs."""
-        idle = [other for other in self.waiting if self.kv.num_blocks_held(other.key)]
-        return max(idle or self.running, key=_order)
-
     def _preempt(self, request: Request) -> None:
         self.kv.free(request.key)
         self.released.append(request.key)
         request.num_computed_tokens = 0
-        if request.status is RequestStatus.WAITING:
-            return  # it only held its siblings' prompt
         request.status = RequestStatus.WAITING
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.running.remove(request)
         insort(self.waiting, request, key=_order)
 
-    def _admit(self, step: dict[int, ScheduledRequest], budget: int) -> None:
+    def _admit(self, step: dict[int, ScheduledRequest], budget: int, admitted: list[Request]) -> None:
         """Move waiting requests into the running set, strictly in order, while budget, places and blocks last."""
         postponed: set[int] = set()
         index = 0
         while index < len(self.waiting) and budget > 0 and len(self.running) < self.max_num_seqs:
             request = self.waiting[index]
-            if request.arrival in postponed or self._sibling_computes_prompt(request):
+            if request.arrival in postponed:
+                index += 1
+                continue
+            cached = self._cached_blocks(request)
+            if self._sibling_computes_prompt(request, len(cached)):
                 postponed.add(request.arrival)
                 index += 1
                 continue
-            source, num_shared = self._shareable_prompt(request)
-            if not self._fits_now(request, num_shared):
+            if not self._fits_now(request, cached):
                 break
             self.waiting.pop(index)
             self.running.append(request)
+            admitted.append(request)
             request.status = RequestStatus.RUNNING
-            if source is not None:
-                self.kv.share(source.key, request.key, num_shared)
-                request.num_computed_tokens = num_shared * self.kv.block_size
+            self.kv.start(request.key, cached)
+            request.num_computed_tokens = len(cached) * self.kv.block_size
+            self._note_hit(request)
             num_new_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
             fits, _, _ = self._make_room(request, request.num_computed_tokens + num_new_tokens, step)
             if not fits:
                 raise AssertionError(f"request {request.request_id} was admitted without room for it")
             budget -= self._put(step, request, num_new_tokens)
 
-    def _fits_now(self, request: Request, num_shared: int) -> bool:
+    def _fits_now(self, request: Request, cached: list[int]) -> bool:
         """Whether the ids known fit beside what the running requests will need next.
 
         Each running request keeps the blocks for its own known ids and one more to grow into; without that,
-        newcomers would be preempted as soon as they started. When nothing runs, the request always fits.
+        newcomers would be preempted as soon as they started. Cached blocks cost nothing where others use them too;
+        the rest can then no longer be evicted. When nothing runs, the request always fits.
         """
         if not self.running:
             return True
-        held = num_shared or self.kv.num_blocks_held(request.key)
-        needed = self.kv.blocks_for(request.num_tokens) - held
+        needed = self.kv.blocks_for(request.num_tokens) - len(cached) + self.kv.cache.num_unused(cached)
         for other in self.running:
             needed += self.kv.blocks_for(other.num_tokens) - self.kv.num_blocks_held(other.key) + 1
-        return needed <= self.kv.pool.num_free
+        return needed <= self.kv.num_available
 
-    def _num_shareable_blocks(self, request: Request) -> int:
-        """Full blocks of the prompt that a sibling's copy may stand for.
+    def _cached_blocks(self, request: Request) -> list[int]:
+        """Blocks in the cache that hold the request's first tokens; not yet taken."""
+        if not request.cache_key:
+            return []
+        return self.kv.cache.match(request.cache_key, request.tokens_between, self._num_readable_tokens(request))
 
-        At least the last prompt token is computed, since its row gives the first logits; rows whose
-        prompt_logprobs are still to be reported are computed too.
+    def _num_readable_tokens(self, request: Request) -> int:
+        """Tokens that may come from the cache.
+
+        At least the last known token is computed, since its row gives the logits; rows whose prompt_logprobs are
+        still to be reported are computed too.
         """
-        num_tokens = request.num_prompt_tokens - 1
         if request.num_prompt_rows_reported < request.num_prompt_rows_wanted:
-            num_tokens = min(num_tokens, request.num_prompt_rows_reported)
-        return num_tokens // self.kv.block_size
+            return request.num_prompt_rows_reported
+        return request.num_tokens - 1
 
-    def _shareable_prompt(self, request: Request) -> tuple[Request | None, int]:
-        """A sibling whose blocks hold the computed prompt, and how many of them to take."""
-        num_blocks = self._num_shareable_blocks(request)
-        if num_blocks == 0 or len(request.siblings) < 2 or self.kv.num_blocks_held(request.key):
-            return None, 0
-        for sibling in request.siblings:
-            if sibling is not request and self._has_prompt(sibling, num_blocks):
-                return sibling, num_blocks
-        return None, 0
-
-    def _has_prompt(self, request: Request, num_blocks: int) -> bool:
-        num_computed = request.num_computed_tokens // self.kv.block_size
-        return min(num_computed, self.kv.num_blocks_held(request.key)) >= num_blocks
-
-    def _sibling_computes_prompt(self, request: Request) -> bool:
-        """Whether waiting a few steps saves this request the prompt."""
-        num_blocks = self._num_shareable_blocks(request)
-        if num_blocks == 0 or len(request.siblings) < 2 or self.kv.num_blocks_held(request.key):
-            return False
-        running = [sibling for sibling in request.siblings if sibling.status is RequestStatus.RUNNING]
-        return bool(running) and self._shareable_prompt(request)[0] is None
-
-    def _hand_over_prompt(self, request: Request) -> None:
-        """Before a request's blocks go, keep the prompt's for siblings that still wait for a place."""
-        waiting = (sibling for sibling in request.siblings if sibling.status is RequestStatus.WAITING)
-        heir = next((sibling for sibling in waiting if not self.kv.num_blocks_held(sibling.key)), None)
-        if heir is None:
+    def _note_hit(self, request: Request) -> None:
+        """Count what a prompt found when it first ran; its siblings find it because the first has computed it."""
+        if request.num_cached_tokens is not None or request.sample_index != 0:
             return
-        num_blocks = self._num_shareable_blocks(heir)
-        if num_blocks and self._has_prompt(request, num_blocks) and self._shareable_prompt(heir)[0] is request:
-            self.kv.share(request.key, heir.key, num_blocks)
-            heir.num_computed_tokens = num_blocks * self.kv.block_size
+        request.num_cached_tokens = request.num_computed_tokens
+        if self.enable_prefix_caching and request.params.prompt_logprobs is None:
+            self.num_queried_tokens += request.num_prompt_tokens
+            self.num_hit_tokens += request.num_cached_tokens
+
+    def _sibling_computes_prompt(self, request: Request, num_cached: int) -> bool:
+        """Whether waiting a few steps saves this request the prompt."""
+        if len(request.siblings) < 2:
+            return False
+        num_tokens = min(self._num_readable_tokens(request), request.num_prompt_tokens - 1)
+        if num_cached >= num_tokens // self.kv.block_size:
+            return False
+        return any(sibling.status is RequestStatus.RUNNING for sibling in request.siblings)
+
+
+def _all_finished(siblings: list[Request]) -> bool:
+    return all(sibling.status is RequestStatus.FINISHED for sibling in siblings)
 
 
 def _order(request: Request) -> tuple[int, int, int]:

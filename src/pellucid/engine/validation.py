@@ -69,6 +69,13 @@ def checked_priority(priority: Any) -> int:
     return int(priority)
 
 
+def checked_salt(cache_salt: Any) -> str:
+    """The salt as it is. Raises `InvalidParameterError` for anything but a string."""
+    if not isinstance(cache_salt, str):
+        raise InvalidParameterError("cache_salt", f"cache_salt is {shown(cache_salt)}, but must be a string")
+    return cache_salt
+
+
 def check_params(params: SamplingParams, num_prompt_tokens: int, vocab_size: int, max_model_len: int) -> None:
     """Whether the parameters fit the model and the context.
 

@@ -1,29 +1,37 @@
 """Block tables: which blocks hold the tokens of each sequence, in order. Ints only.
 
-Logical block i of a sequence holds its tokens i · block_size … (i + 1) · block_size − 1. A shared block is always
-full and never written again; a sequence only writes blocks that it alone holds.
+Logical block i of a sequence holds its tokens i · block_size … (i + 1) · block_size − 1. A block that is shared or
+cached is always full and never written again; a sequence only writes blocks that it alone holds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 from pellucid.config import BLOCK_SIZE
 from pellucid.kv_cache.block_pool import BlockPool
+from pellucid.kv_cache.radix_cache import CacheKey, RadixCache
 
 
 class KVCacheManager:
-    """Grows, shares and frees block tables; sequences are named by int keys.
+    """Starts, grows and frees block tables, and the only caller of pool and cache; sequences are named by int keys.
 
-    Does not know what is computed: the scheduler keeps `num_computed_tokens`.
+    Does not know what is computed: the scheduler keeps `num_computed_tokens` and says which blocks may be cached.
     """
 
-    __slots__ = ("_tables", "block_size", "pool")
+    __slots__ = ("_tables", "block_size", "cache", "pool")
 
     def __init__(self, num_blocks: int, block_size: int = BLOCK_SIZE) -> None:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
+        self.cache = RadixCache(self.pool, block_size)
         self._tables: dict[int, list[int]] = {}
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that `grow` can still take: the free ones, and cached ones that nobody uses."""
+        return self.pool.num_free + self.cache.num_evictable
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens: num_tokens / block_size, rounded up."""
@@ -38,42 +46,85 @@ class KVCacheManager:
         """The sequence's blocks in order. The list is the manager's own: read it, do not keep or change it."""
         return self._tables[key]
 
+    def start(self, key: int, blocks: list[int]) -> None:
+        """Begin the table of a sequence, which has none, with cached blocks that `cache.match` has just found."""
+        if self._tables.get(key):
+            raise AssertionError(f"sequence {key} has blocks already")
+        if blocks:
+            self.cache.acquire(blocks)
+            self._tables[key] = blocks
+
     def grow(self, key: int, num_tokens: int) -> bool:
-        """Make the table long enough for `num_tokens` tokens; False, and no change, when blocks are lacking."""
+        """Make the table long enough for `num_tokens` tokens; False, and no change, when blocks are lacking.
+
+        Cached blocks are evicted only when the free ones do not suffice.
+        """
         table = self._tables.get(key)
         missing = -(-num_tokens // self.block_size) - (0 if table is None else len(table))
         if missing <= 0:
             return True
+        lacking = missing - self.pool.num_free
+        if lacking > 0:
+            if lacking > self.cache.num_evictable:
+                return False
+            self.cache.evict(lacking)
         blocks = self.pool.allocate(missing)
         if blocks is None:
-            return False
+            raise AssertionError(f"{missing} blocks are not there after evicting {lacking}")
         if table is None:
             self._tables[key] = blocks
         else:
             table.extend(blocks)
         return True
 
-    def share(self, source: int, target: int, num_blocks: int) -> None:
-        """Start the table of `target`, which has none, with the first `num_blocks` blocks of `source`."""
-        blocks = self._tables[source][:num_blocks]
-        if self._tables.get(target) or len(blocks) != num_blocks:
-            raise AssertionError(f"sequence {target} cannot take {num_blocks} blocks of sequence {source}")
-        self.pool.share(blocks)
-        self._tables[target] = blocks
+    def cache_blocks(
+        self,
+        key: int,
+        cache_key: CacheKey,
+        tokens_between: Callable[[int, int], Sequence[int]],
+        first: int,
+        last: int,
+    ) -> bool:
+        """Put the blocks first … last − 1 of the table, full and computed, into the cache; those before are in it.
 
-    def free(self, key: int) -> list[int]:
-        """Drop the sequence's table; gives back the blocks that nobody holds any more."""
-        return self.pool.free(self._tables.pop(key, ()))
+        Where the cache has a block of the same tokens, the table takes that one and gives up its own: True when
+        that happened, and whoever has a copy of the table must read it again.
+        """
+        table, size = self._tables[key], self.block_size
+        changed = False
+        for index in range(first, last):
+            own = table[index]
+            parent = table[index - 1] if index else None
+            kept = self.cache.insert(cache_key, parent, tokens_between(index * size, (index + 1) * size), own, key)
+            if kept != own:
+                table[index] = kept
+                self.pool.free((own,))
+                changed = True
+        return changed
+
+    def free(self, key: int, *, discard: bool = False) -> list[int]:
+        """Drop the sequence's table; gives back the blocks that are free now.
+
+        Its cached blocks stay in the cache; with `discard`, those that it put in and nobody else uses do not.
+        """
+        table = self._tables.pop(key, None)
+        if table is None:
+            return []
+        if discard:
+            self.cache.discard(table, key)
+        return self.cache.release(table)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless the reference counts are exactly the holders in the tables."""
+        """Raise AssertionError unless the reference counts are exactly the holders in tables and cache."""
         self.pool.check_integrity()
+        self.cache.check_integrity()
         holders = Counter(block for table in self._tables.values() for block in table)
         for block in range(self.pool.num_blocks):
-            if holders[block] != self.pool.ref_count(block):
-                raise AssertionError(
-                    f"block {block} counts {self.pool.ref_count(block)} holders, but {holders[block]} have it"
-                )
+            count = holders[block] + (block in self.cache)
+            if count != self.pool.ref_count(block):
+                raise AssertionError(f"block {block} counts {self.pool.ref_count(block)} holders, but {count} have it")
+            if holders[block] > 1 and block not in self.cache:
+                raise AssertionError(f"block {block} is in {holders[block]} tables, but not in the cache")
         for key, table in self._tables.items():
             if len(set(table)) != len(table):
                 raise AssertionError(f"sequence {key} has a block twice in its table")
