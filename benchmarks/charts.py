@@ -46,15 +46,17 @@ def svg(results: Results) -> str:
         for name in results.engines
         if any(name == e for rows in models.values() for _, row in rows for e, _ in row)
     ]
-    body = [_text(16, 26, "How many times as fast pellucid is", size=17, weight="bold")]
+    body = [_text(16, 26, "How many times as fast, or as small, pellucid is", size=17, weight="bold")]
     body.append(
         _text(16, 46, f"{results.machine['cpu']}, {results.settings['threads']} threads; right of 1 ×: pellucid ahead")
     )
     across = 16.0
     for index, name in enumerate(peers):
+        far = any(results.is_far(model, name) for model in models)
+        label = PEERS[name].label + (" (†: other answers)" if far else "")
         body.append(f'<rect x="{across}" y="58" width="11" height="11" fill="{COLOURS[index % len(COLOURS)]}"/>')
-        body.append(_text(across + 16, 68, PEERS[name].label))
-        across += 30 + 7 * len(PEERS[name].label)
+        body.append(_text(across + 16, 68, label))
+        across += 30 + 7 * len(label)
     y = 92.0
     for model, rows in models.items():
         body.append(_text(16, y + 12, model, size=14, weight="bold"))

@@ -224,7 +224,10 @@ class Bench:
                 worker.call("generate", CALL_TIMEOUT, prompts=[memory_prompt()], num_tokens=MEMORY_OUTPUT_TOKENS)
                 values = {"first-token": first, "peak-rss": worker.peak_rss_bytes() / 1e6}
             if name == OURS:
-                values |= command_line.measure(path, self.settings.threads)
+                figures = command_line.measure(path, self.settings.threads)
+                values |= figures
+                if not figures:
+                    self._note(name, model, "command line", "pellucid generate failed: run it by hand to see why")
             return values
 
         engines = []
