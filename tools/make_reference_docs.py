@@ -12,6 +12,7 @@ import argparse
 import ast
 import importlib
 import inspect
+import json
 import re
 import sys
 import typing
@@ -26,15 +27,18 @@ from pellucid.cli import exit_codes
 from pellucid.cli.verbs import SUBVERBS, VERBS, Verb
 from pellucid.config import EngineArgs, ModelConfig
 from pellucid.engine import llm_engine
+from pellucid.engine.async_llm import AsyncLLM, DeltaStream
 from pellucid.engine.llm import LLM, RequestStream
 from pellucid.engine.llm_engine import EngineStats
 from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from pellucid.sampling_params import PRESETS, SamplingParams
+from pellucid.server.fields import CHAT, COMPLETIONS
+from pellucid.server.metrics import METRICS
 from pellucid.tokenizer.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("docs/cli.md", "docs/python-api.md")
+DOCUMENTS = ("docs/cli.md", "docs/python-api.md", "docs/serving.md")
 _BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 
 _ITEM = re.compile(r"^([a-z_]+(?:, [a-z_]+)*): ", re.MULTILINE)
@@ -282,6 +286,40 @@ def exit_code_table() -> Iterator[str]:
     yield from table(("exit code", "meaning"), rows)
 
 
+# The server
+
+
+def server_flags() -> Iterator[str]:
+    """The own flags of `pellucid serve`."""
+    own = [flag for flag in _flags(_function(VERBS["serve"])) if flag.panel is None]
+    yield from table(("argument or flag", "default", "meaning"), (flag.row for flag in own))
+
+
+def server_fields() -> Iterator[str]:
+    """The fields that an endpoint reads itself."""
+    endpoints = {"completions": COMPLETIONS, "chat": CHAT}
+    names = sorted({name for endpoint in endpoints.values() for name in endpoint.own})
+    rows = []
+    for name in names:
+        takers = [key for key, endpoint in endpoints.items() if name in endpoint.own]
+        rows.append((code(name), ", ".join(takers), str(endpoints[takers[0]].own[name].get("description", ""))))
+    yield from table(("field", "endpoint", "meaning"), rows)
+
+
+def server_unserved() -> Iterator[str]:
+    """OpenAI's fields that are not served, and the values that pass."""
+    rows = []
+    for key, endpoint in (("completions", COMPLETIONS), ("chat", CHAT)):
+        for name, unserved in endpoint.unserved.items():
+            rows.append((code(name), key, ", ".join(code(json.dumps(v)) for v in (None, *unserved.neutral))))
+    yield from table(("field", "endpoint", "passes as"), rows)
+
+
+def server_metrics() -> Iterator[str]:
+    rows = ((code(m.name), m.kind, ", ".join(map(code, m.labels)), m.help) for m in METRICS)
+    yield from table(("metric", "kind", "labels", "meaning"), rows)
+
+
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "verbs": verbs,
     "commands": commands,
@@ -298,6 +336,12 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "logprob": lambda: attributes(Logprob, outputs),
     "request-metrics": lambda: attributes(RequestMetrics, outputs),
     "engine-stats": lambda: attributes(EngineStats, llm_engine),
+    "async-llm": lambda: methods(AsyncLLM, ("__init__", "generate", "encode", "submit", "close", "stats")),
+    "delta-stream": lambda: methods(DeltaStream, ("abort", "aclose")),
+    "server-flags": server_flags,
+    "server-fields": server_fields,
+    "server-unserved": server_unserved,
+    "server-metrics": server_metrics,
     "tokenizer": lambda: methods(Tokenizer, ("encode", "decode", "token_bytes", "token_text", "is_special", "pieces")),
     "model-config": lambda: attributes(ModelConfig, config),
     "errors": error_table,

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pellucid.config import EngineArgs as EngineArgs
     from pellucid.config import ModelConfig as ModelConfig
+    from pellucid.engine.async_llm import AsyncLLM as AsyncLLM
     from pellucid.engine.llm import LLM as LLM
     from pellucid.engine.llm_engine import EngineStats as EngineStats
     from pellucid.engine.llm_engine import LLMEngine as LLMEngine
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "AsyncLLM": "engine.async_llm",
     "BackendError": "errors",
     "ChatTemplateError": "errors",
     "CompletionOutput": "outputs",

@@ -107,3 +107,27 @@ class NonFiniteError(PellucidError):
     """A request's activations or logits became NaN or infinite; only that request fails."""
 
     code = "non_finite"
+
+
+class QueueFullError(PellucidError):
+    """As many requests wait as may; trying again later can succeed."""
+
+    code = "queue_full"
+
+    def __init__(self, num_waiting: int, num_running: int) -> None:
+        super().__init__(f"the queue is full: {num_running} sequences run and {num_waiting} wait; try again later")
+
+
+class ShuttingDownError(PellucidError):
+    """The engine is closing and takes no new requests."""
+
+    code = "shutting_down"
+
+    def __init__(self) -> None:
+        super().__init__("the engine is shutting down and takes no new requests")
+
+
+class EngineDeadError(PellucidError):
+    """The engine's thread has ended with an error; the process must be started again."""
+
+    code = "engine_dead"

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+LOGPROB_FLOOR = -9999.0
+"""JSON has no infinity; this is what OpenAI's and vLLM's answers carry in its place."""
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 """stop: an end token, stop token or stop string · length: max_tokens or the end of the context · abort: the
 caller asked for it · error: this request failed, and `error` says how."""

@@ -8,5 +8,5 @@ console.py       standard output and error: JSON, colours, the line of figures a
 loading.py       model and parameters of generate, chat and bench
 streaming.py     an answer printed while it is made
 progress_bar.py  the bar of `pull`
-generate.py chat.py tokenize.py inspect.py pull.py list.py bench.py     the verbs
+generate.py chat.py serve.py tokenize.py inspect.py pull.py list.py bench.py     the verbs
 """

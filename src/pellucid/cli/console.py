@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pellucid.errors import InvalidParameterError
-from pellucid.outputs import RequestMetrics
+from pellucid.outputs import LOGPROB_FLOOR, RequestMetrics
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pellucid.model_store.progress import Progress
 
 PIPE_WIDTH = 200
-LOGPROB_FLOOR = -9999.0
-"""JSON has no infinity; this is what OpenAI's and vLLM's answers carry in its place."""
 
 DIM, BOLD, RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 

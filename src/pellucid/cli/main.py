@@ -52,7 +52,7 @@ def _run(arguments: list[str]) -> int:
     if first in HELP_FLAGS:
         return _show_list(PROGRAM_HELP, VERBS, "pellucid", EXAMPLES)
     if first in ("--version", "-V"):
-        print(f"pellucid {_version()}")
+        print(f"pellucid {version()}")
         return 0
     if first.startswith("-"):
         raise UsageError(f"unknown flag {first}{_nearest(first, [*HELP_FLAGS, '--version'])}; see `pellucid --help`")
@@ -184,7 +184,8 @@ def _show_list(text: str, verbs: dict[str, Verb], program: str, examples: Sequen
     return 0
 
 
-def _version() -> str:
+def version() -> str:
+    """The installed package's version."""
     import importlib.metadata
 
     try:

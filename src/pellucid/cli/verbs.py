@@ -19,6 +19,7 @@ class Verb:
 VERBS: dict[str, Verb] = {
     "generate": Verb("pellucid.cli.generate", "generate", "Continue a prompt, as it is, with no chat template."),
     "chat": Verb("pellucid.cli.chat", "chat", "Talk to a model; the conversation is remembered."),
+    "serve": Verb("pellucid.cli.serve", "serve", "Serve a model over HTTP with an OpenAI-compatible API."),
     "tokenize": Verb("pellucid.cli.tokenize", "tokenize", "Show the pieces, ids and bytes of a text."),
     "inspect": Verb("pellucid.cli.inspect", "inspect", "Show what a model file holds and what memory it takes."),
     "pull": Verb("pellucid.cli.pull", "pull", "Fetch a model into the model cache."),

@@ -3,6 +3,7 @@
 In the order of a step:
 
 - `llm.py`: LLM, the Python API for whole answers and streams.
+- `async_llm.py`: AsyncLLM, the same for asyncio: one engine thread, any number of waiting tasks.
 - `llm_engine.py`: LLMEngine; `step` is the loop's body and fits on one screen.
 - `loading.py`: a model's name to its decoder and tokenizer.
 - `validation.py`: what is refused before any work starts.

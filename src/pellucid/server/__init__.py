@@ -1,0 +1,15 @@
+"""The OpenAI-compatible HTTP server. Imported only when something is served.
+
+settings.py     what an operator may choose; the flags of `pellucid serve` are made from it
+fields.py       every field a request may have: those of SamplingParams, OpenAI's, and what each unserved one may be
+parsing.py      a JSON body → what is asked for; the field at fault is named
+routes.py       the endpoints
+answers.py      outputs → the bodies and chunks of OpenAI's API
+delivery.py     whole answers and event streams; a client that leaves ends its request
+gate.py         around every request: its id, the API key, the access log
+api_errors.py   every failure in OpenAI's shape
+wire.py         JSON in and out, with its limits
+metrics.py      what Prometheus reads
+app.py          all of it as one application
+running.py      the process: socket, signals, draining
+"""

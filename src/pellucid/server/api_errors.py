@@ -1,0 +1,69 @@
+"""Every failure in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pellucid.errors import (
+    ChatTemplateError,
+    EngineDeadError,
+    InvalidParameterError,
+    PellucidError,
+    QueueFullError,
+    ShuttingDownError,
+)
+
+MAX_MESSAGE_CHARS = 1000
+"""Messages show the value at fault, which a client may have made as large as its body."""
+RETRY_SECONDS = 1
+"""What a client is told to wait when the queue is full."""
+
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class ApiError(Exception):
+    """A refusal with its HTTP status."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+        self.headers = dict(headers or {})
+        if len(message) > MAX_MESSAGE_CHARS:
+            message = message[: MAX_MESSAGE_CHARS - 1] + "…"
+        self.message = message
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON body."""
+        kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def api_error(error: PellucidError, names: Mapping[str, str] | None = None) -> ApiError:
+    """The refusal that an error of the engine becomes.
+
+    names: what a request calls the fields of SamplingParams, where that differs.
+    """
+    message, code = str(error), error.code
+    if isinstance(error, QueueFullError):
+        return ApiError(429, message, code=code, headers={"Retry-After": str(RETRY_SECONDS)})
+    if isinstance(error, (ShuttingDownError, EngineDeadError)):
+        return ApiError(503, message, code=code)
+    if isinstance(error, InvalidParameterError):
+        param = error.field
+        renamed = (names or {}).get(param)
+        if renamed is not None:
+            param, message = renamed, message.replace(error.field, renamed, 1)
+        return ApiError(400, message, param=param, code=code)
+    if isinstance(error, ChatTemplateError):
+        return ApiError(400, message, param="messages", code=code)
+    return ApiError(500, message, code=code)

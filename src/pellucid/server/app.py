@@ -1,0 +1,74 @@
+"""The application: routes, refusals in OpenAI's shape, the gate around them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from pellucid.engine.async_llm import AsyncLLM
+from pellucid.server.api_errors import ApiError
+from pellucid.server.delivery import CLIENT_GONE
+from pellucid.server.gate import NOTES, Gate
+from pellucid.server.metrics import Metrics
+from pellucid.server.routes import Routes
+from pellucid.server.settings import DEFAULTS, ServerSettings
+from pellucid.server.wire import JsonResponse
+
+
+def create_app(async_llm: AsyncLLM, settings: ServerSettings = DEFAULTS, *, version: str = "unknown") -> FastAPI:
+    """An ASGI application over an engine that runs already; who made the AsyncLLM closes it."""
+    metrics = Metrics(async_llm)
+    routes = Routes(
+        llm=async_llm,
+        settings=settings,
+        metrics=metrics,
+        model_name=settings.served_model_name or async_llm.args.model,
+        created=int(time.time()),
+        version=version,
+    )
+    app = FastAPI(
+        title="Pellucid", version=version, description="An OpenAI-compatible API. Unknown fields are refused."
+    )
+    app.include_router(routes.router())
+    app.add_exception_handler(ApiError, _refuse)
+    app.add_exception_handler(HTTPException, _refuse_http)
+    app.add_exception_handler(ClientDisconnect, _nobody_there)
+    app.add_exception_handler(Exception, _apologize)
+    app.add_middleware(Gate, settings=settings, metrics=metrics)
+    if settings.cors_origin:  # the outermost: a browser asks beforehand without the key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origin,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id"],
+        )
+    return app
+
+
+def _refuse(request: Request, error: Any) -> Response:
+    request.scope.get(NOTES, {})["error"] = error.code
+    return JsonResponse(error.body, error.status, error.headers)
+
+
+def _refuse_http(request: Request, error: Any) -> Response:
+    """What Starlette refuses itself: no such path, no such method."""
+    message = {404: f"there is no {request.url.path[:128]} here", 405: f"{request.method} is not served here"}
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    text = message.get(error.status_code, str(error.detail))
+    return _refuse(request, ApiError(error.status_code, text, code=code, headers=error.headers))
+
+
+def _nobody_there(request: Request, _: Any) -> Response:
+    return Response(status_code=CLIENT_GONE)
+
+
+def _apologize(request: Request, _: Any) -> Response:
+    """A mistake of ours: the traceback goes to the log, not to the client."""
+    return _refuse(request, ApiError(500, "the server made a mistake; its log has the details", code="internal_error"))

@@ -1,0 +1,128 @@
+"""Whole answers and event streams. A client that leaves ends its request, whichever it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pellucid.engine.async_llm import DeltaStream
+from pellucid.errors import PellucidError
+from pellucid.outputs import RequestOutput
+from pellucid.server.answers import Answers
+from pellucid.server.api_errors import ApiError, api_error
+from pellucid.server.wire import JsonResponse, dump
+
+NO_CACHE = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+CLIENT_GONE = 499
+"""The access log's status for a client that left (nginx's); nobody receives it."""
+
+
+class Watch:
+    """While entered, aborts the stream when the client's connection ends."""
+
+    def __init__(self, receive: Receive, stream: DeltaStream) -> None:
+        self._receive = receive
+        self._stream = stream
+        self.is_gone = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Watch:
+        self._task = asyncio.create_task(self._wait())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stream.abort()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.is_gone = True
+        self._stream.abort()
+
+
+def failure(output: RequestOutput) -> ApiError | None:
+    """The refusal that an answer which did not end by itself becomes."""
+    for completion in output.outputs:
+        if completion.finish_reason == "error":
+            return ApiError(500, completion.error or "the request failed", code="request_failed")
+        if completion.finish_reason == "abort":
+            return ApiError(503, "the server is shutting down and ended this request", code="shutting_down")
+    return None
+
+
+async def whole_answer(request: Request, stream: DeltaStream, answers: Answers, notes: dict[str, Any]) -> Response:
+    """Wait for everything. Raises `ApiError` when an answer failed."""
+    async with Watch(request.receive, stream) as watch:
+        try:
+            async for output in stream:
+                answers.take(output)
+                failed = failure(output)
+                if failed is not None:
+                    raise failed
+        finally:
+            _note(notes, answers, watch)
+    if watch.is_gone:
+        return Response(status_code=CLIENT_GONE)
+    return JsonResponse(answers.body())
+
+
+class EventStream(Response):
+    """Server-sent events, each written when it is there."""
+
+    def __init__(self, stream: DeltaStream, answers: Answers, notes: dict[str, Any]) -> None:
+        super().__init__()
+        self._stream = stream
+        self._answers = answers
+        self._notes = notes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": list(NO_CACHE)})
+        async with Watch(receive, self._stream) as watch:
+            try:
+                async for events in self._events():
+                    await send({"type": "http.response.body", "body": events, "more_body": True})
+            except OSError:
+                watch.is_gone = True
+            finally:
+                _note(self._notes, self._answers, watch)
+            if not watch.is_gone:
+                await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        try:
+            async for output in self._stream:
+                failed = failure(output)
+                if failed is not None:
+                    raise failed
+                chunks = self._answers.take(output)
+                if chunks:
+                    yield b"".join(_event(chunk) for chunk in chunks)
+        except (ApiError, PellucidError) as error:
+            refusal = error if isinstance(error, ApiError) else api_error(error)
+            self._notes["error"] = refusal.code
+            yield _event(refusal.body)
+            return
+        if self._answers.request.include_usage:
+            yield _event(self._answers.usage_chunk())
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + dump(value) + b"\n\n"
+
+
+def _note(notes: dict[str, Any], answers: Answers, watch: Watch) -> None:
+    usage = answers.usage()
+    notes["prompt_tokens"], notes["completion_tokens"] = usage["prompt_tokens"], usage["completion_tokens"]
+    notes["finish_reasons"] = [reason for _, reason in sorted(answers.finish_reasons.items())]
+    if watch.is_gone:
+        notes["client_gone"] = True

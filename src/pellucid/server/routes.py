@@ -1,0 +1,251 @@
+"""The endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from pellucid.engine.async_llm import AsyncLLM, EncodedPrompt
+from pellucid.errors import PellucidError
+from pellucid.sampling_params import SamplingParams
+from pellucid.server.answers import Answers, ChatAnswers, CompletionAnswers
+from pellucid.server.api_errors import ApiError, api_error
+from pellucid.server.delivery import EventStream, whole_answer
+from pellucid.server.fields import CHAT, COMPLETIONS, Schema
+from pellucid.server.gate import NOTES
+from pellucid.server.metrics import Metrics
+from pellucid.server.parsing import (
+    ApiRequest,
+    CompletionRequest,
+    boolean,
+    check_messages,
+    check_names,
+    parse_chat,
+    parse_completion,
+    refused,
+    template_options,
+)
+from pellucid.server.settings import ServerSettings
+from pellucid.server.wire import JsonResponse, read_object
+
+TOKENIZE: Schema = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string"},
+        "prompt": {"type": "string"},
+        "messages": CHAT.own["messages"],
+        "add_special_tokens": {"type": "boolean", "default": True, "description": "For prompt: BOS where wanted."},
+        "parse_special": {"type": "boolean", "default": False, "description": "Control strings become tokens."},
+        "return_token_strs": {"type": "boolean", "default": False},
+        **{
+            name: CHAT.own[name] for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+        },
+    },
+    "additionalProperties": False,
+}
+DETOKENIZE: Schema = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string"},
+        "tokens": {"type": "array", "items": {"type": "integer"}},
+        "skip_special_tokens": {"type": "boolean", "default": False},
+    },
+    "required": ["tokens"],
+    "additionalProperties": False,
+}
+
+
+def _body(schema: Schema) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The handlers, with what they share."""
+
+    llm: AsyncLLM
+    settings: ServerSettings
+    metrics: Metrics
+    model_name: str
+    created: int
+    version: str
+
+    def router(self) -> APIRouter:
+        """All endpoints."""
+        router = APIRouter()
+        add = router.add_api_route
+        one, many = {"methods": ["GET"]}, {"methods": ["POST"]}
+        add("/v1/models", self.models, summary="The model that is served", **one)  # type: ignore[arg-type]
+        add("/v1/models/{model:path}", self.model, summary="One model", **one)  # type: ignore[arg-type]
+        posts = (
+            ("/v1/completions", self.completions, "Continue a raw prompt", COMPLETIONS.schema()),
+            ("/v1/chat/completions", self.chat, "Answer messages", CHAT.schema()),
+            ("/tokenize", self.tokenize, "Text or messages to token ids", TOKENIZE),
+            ("/detokenize", self.detokenize, "Token ids to text", DETOKENIZE),
+        )
+        for path, handler, summary, schema in posts:
+            add(path, handler, summary=summary, openapi_extra=_body(schema), **many)  # type: ignore[arg-type]
+        add("/health", self.health, summary="200 while the engine runs", **one)  # type: ignore[arg-type]
+        add("/ready", self.ready, summary="200 while new requests are taken", **one)  # type: ignore[arg-type]
+        add("/version", self.get_version, summary="Pellucid's version", **one)  # type: ignore[arg-type]
+        add("/metrics", self.get_metrics, summary="For Prometheus", **one)  # type: ignore[arg-type]
+        return router
+
+    async def models(self) -> Response:
+        return JsonResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, model: str) -> Response:
+        self._check_model(model)
+        return JsonResponse(self._model())
+
+    async def completions(self, request: Request) -> Response:
+        body = await read_object(request, self.settings.max_body_bytes)
+        parsed = parse_completion(body)
+        self._note(request, parsed, {"prompt": parsed.prompts})
+        prompts = [await self._encode(prompt) for prompt in parsed.prompts]
+        params = [self._fitting(parsed, prompt) for prompt in prompts]
+        return await self._answer(request, parsed, prompts, params, CompletionAnswers, "cmpl", COMPLETIONS.renamed)
+
+    async def chat(self, request: Request) -> Response:
+        body = await read_object(request, self.settings.max_body_bytes)
+        parsed = parse_chat(body, maps_developer=self._maps_developer)
+        self._note(request, parsed, {"messages": parsed.messages})
+        prompt = await self._encode(parsed.messages, **parsed.template_options)
+        renamed = dict(CHAT.renamed)
+        if body.get("max_completion_tokens") is not None:
+            renamed["max_tokens"] = "max_completion_tokens"
+        return await self._answer(request, parsed, [prompt], [parsed.params], ChatAnswers, "chatcmpl", renamed)
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await read_object(request, self.settings.max_body_bytes)
+        check_names(body, set(TOKENIZE["properties"]), ())
+        self._check_model(body.get("model"))
+        flags = {name: boolean(body, name, default) for name, default in _TOKENIZE_FLAGS.items()}
+        if (body.get("prompt") is None) == (body.get("messages") is None):
+            raise refused("prompt", "give either prompt or messages")
+        if body.get("messages") is not None:
+            for name in ("add_special_tokens", "parse_special"):
+                if body.get(name) is not None:
+                    raise refused(name, f"{name} goes with prompt; messages follow the chat template")
+            messages = check_messages(body["messages"], maps_developer=self._maps_developer)
+            ids = (await self._encode(messages, **template_options(body))).token_ids
+        else:
+            ids = await self._tokenize_text(body, flags)
+        answer = {"count": len(ids), "max_model_len": self.llm.max_model_len, "tokens": list(ids)}
+        if flags["return_token_strs"]:
+            answer["token_strs"] = [self.llm.tokenizer.token_text(i) for i in ids]
+        return JsonResponse(answer)
+
+    async def detokenize(self, request: Request) -> Response:
+        body = await read_object(request, self.settings.max_body_bytes)
+        check_names(body, set(DETOKENIZE["properties"]), ("tokens",))
+        self._check_model(body.get("model"))
+        tokens, vocab_size = body["tokens"], self.llm.config.vocab_size
+        if not isinstance(tokens, list) or not all(type(i) is int and 0 <= i < vocab_size for i in tokens):
+            raise refused("tokens", f"tokens must be a list of token ids, whole numbers from 0 to {vocab_size - 1}")
+        skip = boolean(body, "skip_special_tokens")
+        text = await asyncio.to_thread(self.llm.tokenizer.decode, tokens, skip_special_tokens=skip)
+        return JsonResponse({"prompt": text})
+
+    async def health(self) -> Response:
+        return _state(self.llm.is_alive)
+
+    async def ready(self) -> Response:
+        return _state(self.llm.is_ready)
+
+    async def get_version(self) -> Response:
+        return JsonResponse({"version": self.version})
+
+    async def get_metrics(self) -> Response:
+        page, content_type = self.metrics.page()
+        return Response(page, media_type=content_type)
+
+    async def _answer(
+        self,
+        request: Request,
+        parsed: ApiRequest,
+        prompts: list[EncodedPrompt],
+        params: list[SamplingParams],
+        kind: type[Answers],
+        prefix: str,
+        renamed: Any,
+    ) -> Response:
+        name = f"{prefix}-{uuid.uuid4().hex}"
+        try:
+            stream = await self.llm.submit(prompts, params, request_id=name)
+        except PellucidError as error:
+            raise api_error(error, renamed) from None
+        notes = request.scope[NOTES]
+        notes["id"] = name
+        answers = kind(name, self.model_name, parsed, stream.request_ids, self.llm.tokenizer, keep=not parsed.stream)
+        if parsed.stream:
+            return EventStream(stream, answers, notes)
+        try:
+            return await whole_answer(request, stream, answers, notes)
+        except PellucidError as error:
+            raise api_error(error) from None
+
+    async def _encode(self, prompt: Any, **options: Any) -> EncodedPrompt:
+        try:
+            return await self.llm.encode(prompt, **options)
+        except PellucidError as error:
+            raise api_error(error) from None
+
+    async def _tokenize_text(self, body: dict[str, Any], flags: dict[str, bool]) -> list[int]:
+        if not isinstance(body["prompt"], str):
+            raise refused("prompt", "prompt must be a string")
+        options = {name: flags[name] for name in ("add_special_tokens", "parse_special")}
+        try:
+            ids: list[int] = await asyncio.to_thread(self.llm.tokenizer.encode, body["prompt"], **options)
+        except PellucidError as error:
+            raise api_error(error) from None
+        return ids
+
+    def _fitting(self, parsed: CompletionRequest, prompt: EncodedPrompt) -> SamplingParams:
+        """The default of max_tokens gives way where less room is left; what a client asks for never does."""
+        limit = parsed.params.max_tokens
+        if parsed.max_tokens_is_default and limit and len(prompt.token_ids) + limit > self.llm.max_model_len:
+            return replace(parsed.params, max_tokens=None)
+        return parsed.params
+
+    @property
+    def _maps_developer(self) -> bool:
+        return "developer" not in (self.llm.tokenizer.chat_template or "")
+
+    def _model(self) -> dict[str, Any]:
+        return {
+            "id": self.model_name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "pellucid",
+            "max_model_len": self.llm.max_model_len,
+        }
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name != self.model_name:
+            raise ApiError(
+                404,
+                f"the model {name[:128]!r} is not served here; {self.model_name!r} is",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _note(self, request: Request, parsed: ApiRequest, prompt: dict[str, Any]) -> None:
+        """Check the model, and leave what the access log should have."""
+        self._check_model(parsed.model)
+        notes = request.scope[NOTES]
+        notes["stream"], notes["user"] = parsed.stream, parsed.user
+        if self.settings.log_prompts:
+            notes |= prompt
+
+
+_TOKENIZE_FLAGS = {"add_special_tokens": True, "parse_special": False, "return_token_strs": False}
+
+
+def _state(is_good: bool) -> Response:
+    return JsonResponse({"status": "ok" if is_good else "unavailable"}, 200 if is_good else 503)

@@ -1,0 +1,111 @@
+"""The process: a socket, signals, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+
+from pellucid.engine.async_llm import AsyncLLM
+from pellucid.errors import InvalidParameterError
+from pellucid.server.app import create_app
+from pellucid.server.settings import ServerSettings
+
+CLOSE_SECONDS = 5
+"""Once all requests have ended, what connections get to close."""
+KEEP_ALIVE_SECONDS = 75
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the address, not listening yet. Raises `InvalidParameterError` in one sentence."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InvalidParameterError("host", f"cannot listen on {host}: {error.strerror}") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        reason = (error.strerror or "").lower()
+        raise InvalidParameterError(
+            "port", f"cannot listen on {host} port {port}: {reason}; choose another --port or --host"
+        ) from None
+    return bound
+
+
+def address_of(bound: socket.socket) -> str:
+    """The address as it stands in a URL."""
+    host, port = bound.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: they begin the draining."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def run(
+    async_llm: AsyncLLM,
+    settings: ServerSettings,
+    bound: socket.socket,
+    *,
+    version: str = "unknown",
+    on_ready: Callable[[], Any] = lambda: None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then drain: no new requests, running ones get `drain_seconds`, a second signal
+    ends them at once.
+    """
+    asyncio.run(_serve(async_llm, settings, bound, version, on_ready))
+
+
+async def _serve(
+    async_llm: AsyncLLM, settings: ServerSettings, bound: socket.socket, version: str, on_ready: Callable[[], Any]
+) -> None:
+    server = _Server(
+        uvicorn.Config(
+            create_app(async_llm, settings, version=version),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
+        )
+    )
+    loop = asyncio.get_running_loop()
+    signals: asyncio.Queue[None] = asyncio.Queue()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signals.put_nowait, None)
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    first = asyncio.create_task(signals.get())
+    try:
+        while not (server.started or serving.done()):
+            await asyncio.sleep(0.005)
+        if not serving.done():
+            on_ready()
+        await asyncio.wait((serving, first), return_when=asyncio.FIRST_COMPLETED)
+        await _drain(async_llm, settings.drain_seconds, signals)
+    finally:
+        first.cancel()
+        server.should_exit = True
+        await serving
+
+
+async def _drain(async_llm: AsyncLLM, seconds: float, signals: asyncio.Queue[None]) -> None:
+    closing = asyncio.create_task(async_llm.close(seconds))
+    second = asyncio.create_task(signals.get())
+    await asyncio.wait((closing, second), return_when=asyncio.FIRST_COMPLETED)
+    second.cancel()
+    if not closing.done():
+        await async_llm.close(0.0)
+    await closing

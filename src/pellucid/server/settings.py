@@ -1,0 +1,61 @@
+"""What an operator may choose about the server; `EngineArgs` has what concerns the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from pellucid.engine.async_llm import DEFAULT_MAX_QUEUE
+from pellucid.errors import InvalidParameterError
+
+API_KEY_VARIABLE = "PELLUCID_API_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Checked on construction; raises `InvalidParameterError`."""
+
+    host: str = field(default="127.0.0.1", metadata={"help": "Address to listen on; 0.0.0.0 is every IPv4 one."})
+    port: int = field(default=8000, metadata={"help": "Port to listen on; 0 takes a free one."})
+    api_key: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": f"A key that clients must send; may be repeated. ${API_KEY_VARIABLE} when not given."},
+    )
+    served_model_name: str | None = field(
+        default=None, metadata={"help": "Name of the model in the API; the name it was loaded by when unset."}
+    )
+    max_queue: int = field(
+        default=DEFAULT_MAX_QUEUE,
+        metadata={"help": "Sequences that may wait beside the --max-num-seqs that run; more get status 429."},
+    )
+    max_body_bytes: int = field(
+        default=4 * 1024**2, metadata={"help": "Largest request body; a larger one gets status 413."}
+    )
+    cors_origin: tuple[str, ...] = field(
+        default=(), metadata={"help": "A web origin whose pages may call the API, or *; may be repeated."}
+    )
+    access_log: bool = field(default=True, metadata={"help": "A line of JSON on stderr for each request."})
+    log_prompts: bool = field(default=False, metadata={"help": "Prompts in the access log too."})
+    drain_seconds: float = field(
+        default=30.0, metadata={"help": "At the end, how long running requests may take to finish."}
+    )
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("port", 0, 65535), ("max_queue", 0, 2**31), ("max_body_bytes", 1, 2**31)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise InvalidParameterError(
+                    name, f"{name} is {value!r}, but must be a whole number from {low} to {high}"
+                )
+        if not 0 <= self.drain_seconds <= 86400:
+            raise InvalidParameterError(
+                "drain_seconds", f"drain_seconds is {self.drain_seconds!r}, but must be a number from 0 to 86400"
+            )
+        if any(not key or not key.isascii() or key != key.strip() for key in self.api_key):
+            raise InvalidParameterError("api_key", "an api_key is empty, or has spaces around it or is not ASCII")
+        for name in ("host", "served_model_name"):
+            if getattr(self, name) == "":
+                raise InvalidParameterError(name, f"{name} is empty, but must be a name")
+
+
+HELP = {f.name: str(f.metadata["help"]) for f in fields(ServerSettings)}
+DEFAULTS = ServerSettings()

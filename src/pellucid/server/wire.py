@@ -1,0 +1,80 @@
+"""JSON in and out, with its limits. What comes in is hostile until it is parsed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Any, NoReturn
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pellucid.outputs import LOGPROB_FLOOR
+from pellucid.server.api_errors import ApiError
+
+BODY_SECONDS = 60.0
+"""A body that has not come by then is given up, so that stalled clients hold nothing."""
+
+
+def dump(value: Any) -> bytes:
+    """Compact UTF-8. Half surrogate pairs (only JSON escapes can bring them in) become `?`."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+class JsonResponse(Response):
+    """A value as a body."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return dump(content)
+
+
+def finite(logprob: float) -> float:
+    """A logprob as JSON can carry it."""
+    return logprob if math.isfinite(logprob) else LOGPROB_FLOOR
+
+
+async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
+    """The body as a JSON object.
+
+    Raises `ApiError`: 408, 413, 415, or 400 for what is not strict JSON (NaN and Infinity are not).
+    """
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        # a web page may send other types to any address without being asked (CORS "simple requests")
+        raise ApiError(415, "the Content-Type header must be application/json", code="unsupported_media_type")
+    body = await _read(request, max_bytes)
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+    return value
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    too_large = ApiError(413, f"the body is larger than {max_bytes} bytes", code="body_too_large")
+    length = request.headers.get("content-length", "0")
+    if length.isdigit() and int(length) > max_bytes:
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > max_bytes:
+                    raise too_large
+                parts.append(part)
+    except TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {BODY_SECONDS:g} s", code="body_timeout") from None
+    return b"".join(parts)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

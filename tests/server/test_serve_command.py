@@ -1,0 +1,132 @@
+"""`pellucid serve` as a process: its line, its refusals, its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from http_server import wait_for
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+SMALL = ("--max-model-len", "512", "--port", "0")
+
+
+@contextmanager
+def serving(*arguments: str, env: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """(process, its line, its URL)."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pellucid", "serve", *SMALL, *arguments],
+        env={**ENVIRONMENT, **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.search(r"http://[\d.]+:\d+", line)
+    try:
+        assert found is not None, (line, process.stderr.read() if process.stderr else "")
+        yield process, line, found[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refusal(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "pellucid", "serve", *arguments],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2, done
+    [line] = done.stderr.splitlines()
+    return line.removeprefix("error: ")
+
+
+def test_one_line_then_answers_and_ctrl_c_drains(smollm2_path: Path) -> None:
+    with serving("smollm2:135m", "--served-model-name", "small", env={"PELLUCID_API_KEY": "k"}) as (process, line, url):
+        assert line.startswith(f"Pellucid serves small on {url}/v1 · KV cache for 2048 tokens (47.2 MB)"), line
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        assert httpx.get(f"{url}/version").status_code == 200
+        body: dict[str, Any] = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True, "stream": True}
+        headers = {"Authorization": "Bearer k"}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=headers, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            rest = [text for text in lines if text]
+        assert rest[-1] == "data: [DONE]"
+        assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+        assert out == ""
+        logged = [json.loads(text) for text in err.splitlines()]
+        assert [entry["status"] for entry in logged] == [401, 200, 200]
+        assert "Once" not in err
+
+
+def test_a_second_signal_does_not_wait(smollm2_path: Path) -> None:
+    with serving("--no-access-log") as (process, _, url):
+        body = {"prompt": "Once", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            wait_for(lambda: httpx.get(f"{url}/ready").status_code == 503)  # it drains, and still answers
+            assert httpx.post(f"{url}/v1/completions", json=body).json()["error"]["code"] == "shutting_down"
+            process.send_signal(signal.SIGTERM)
+            rest = [text for text in lines if text]
+        assert json.loads(rest[-2].removeprefix("data: "))["error"]["code"] == "shutting_down"
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+
+
+def test_a_port_in_use_is_one_sentence_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        sentence = refusal("no-such-model-is-looked-for", "--port", port)
+        assert port in sentence
+        assert "address already in use" in sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--port", "70000"), "port"),
+        (("--max-queue", "-1"), "max_queue"),
+        (("--max-body-bytes", "0"), "max_body_bytes"),
+        (("--drain-seconds", "-1"), "drain_seconds"),
+        (("--host", "no.such.host.invalid"), "host"),
+        (("--api-key", ""), "api_key"),
+        (("--port", "0", "--max-num-seqs", "0"), "max_num_seqs"),
+        (("-m", "a", "b"), "two models"),
+    ],
+)
+def test_bad_settings_are_one_sentence(
+    arguments: tuple[str, ...], word: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pellucid.cli.main import main
+
+    assert main(["serve", *arguments]) == 2
+    [line] = capfd.readouterr().err.splitlines()
+    assert word in line
+
+
+def test_help_imports_no_web_framework() -> None:
+    script = "import sys; from pellucid.cli.main import main; main(['serve', '--help']); print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True).stdout
+    assert "--api-key" in out
+    assert not {"fastapi", "uvicorn", "starlette", "pydantic", "prometheus_client"} & set(out.split())
