@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import refused, run, run_here
 
+from pellucid.cli import console
 from pellucid.formats.block_types import BLOCK_TYPES
 from pellucid.formats.gguf_writer import write_gguf
 
@@ -128,13 +133,47 @@ def test_unwritable_cache_folder(tmp_path: Path) -> None:
 def test_full_disk_during_output() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
-    import subprocess
-    import sys
-
     command = f"{sys.executable} -m pellucid list > /dev/full"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=_path_env())
     assert done.returncode == 2
     assert done.stderr == "error: no space left on device while reading or writing\n"
+
+
+@pytest.mark.parametrize(
+    ("redirection", "arguments", "code", "error"),
+    [
+        (">&-", "list", 2, "error: standard output is closed, so there is nowhere to put an answer\n"),
+        (">&-", "--help", 2, "error: standard output is closed, so there is nowhere to put an answer\n"),
+        (">&- 2>&- <&-", "list", 2, ""),
+        ("2>&-", "list", 0, ""),
+        ("2>&-", "list --unknown", 2, ""),
+        ("2>/dev/full", "list --unknown", 2, ""),
+        ("<&-", "list", 0, ""),
+        ("<&-", "tokenize --ids --bos", 0, ""),
+    ],
+)
+def test_closed_streams(redirection: str, arguments: str, code: int, error: str, smollm2_path: Path) -> None:
+    command = f"{sys.executable} -m pellucid {arguments} {redirection}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=_path_env())
+    assert (done.returncode, done.stderr) == (code, error)
+
+
+def test_json_stays_whole_where_the_output_is_not_unicode(smollm2_path: Path) -> None:
+    result = run("tokenize", "--json", "好", env={"PYTHONIOENCODING": "ascii"})
+    assert json.loads(result.out)["text"] == "好"
+
+
+def test_what_is_shown_cannot_steer_a_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = "\x1b]52;c;cm0gLXJm\x07\x1b[2J\x9bname\n"
+    sentence = refused(run_here(capfd, "inspect", f"/{hostile}.gguf"))
+    assert sentence.isprintable()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    console.write(f"好\t{hostile}")
+    shown = capfd.readouterr().out
+    assert shown.replace("\n", "").replace("\t", "").isprintable()
+    assert "好\t" in shown
 
 
 def test_debug_shows_the_traceback() -> None:
@@ -145,7 +184,4 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def _path_env() -> dict[str, str]:
-    import os
-    import sys
-
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

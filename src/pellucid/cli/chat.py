@@ -115,7 +115,7 @@ def _interactive(conversation: Conversation, quiet: bool) -> int:
             print()
             continue
         except UnicodeError:
-            _complain("that line is not valid UTF-8")
+            console.complain("that line is not valid UTF-8")
             continue
         try:
             if text.strip() and not _command(conversation, text):
@@ -125,9 +125,9 @@ def _interactive(conversation: Conversation, quiet: bool) -> int:
         except KeyboardInterrupt:
             print()
         except ContextLengthExceededError as error:
-            _complain(_full(error))
+            console.complain(_full(error))
         except PellucidError as error:
-            _complain(str(error))
+            console.complain(str(error))
 
 
 def _after(conversation: Conversation, answer: Streamed, quiet: bool) -> None:
@@ -138,10 +138,12 @@ def _after(conversation: Conversation, answer: Streamed, quiet: bool) -> None:
         seed = None if conversation.params.temperature == 0 else answer.last.outputs[0].seed
         console.say(console.figures(answer.last.metrics, answer.num_tokens, seed) + cached + stopped)
     if answer.finish_reason == "error" and answer.last is not None:
-        _complain(answer.last.outputs[0].error or "the request failed")
+        console.complain(answer.last.outputs[0].error or "the request failed")
     elif answer.finish_reason == "length" and answer.num_tokens != conversation.params.max_tokens:
         length = conversation.llm.max_model_len
-        _complain(f"the answer was cut: the context of {length} tokens is full; /clear starts a new conversation")
+        console.complain(
+            f"the answer was cut: the context of {length} tokens is full; /clear starts a new conversation"
+        )
 
 
 def _command(conversation: Conversation, line: str) -> bool:
@@ -172,7 +174,3 @@ def _full(error: ContextLengthExceededError) -> str:
         f"the conversation has {error.num_prompt_tokens} tokens with this message, but the context holds "
         f"{error.max_model_len}; /clear starts a new one"
     )
-
-
-def _complain(sentence: str) -> None:
-    print(f"error: {sentence}", file=sys.stderr, flush=True)

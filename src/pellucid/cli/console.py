@@ -5,6 +5,7 @@ Answers and JSON go to stdout, everything said about them to stderr, so that pip
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 PIPE_WIDTH = 200
 
+_CONTROLS = {code: 0x2400 + code for code in range(32)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+del _CONTROLS[ord("\n")], _CONTROLS[ord("\t")]
+
 DIM, BOLD, RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
@@ -36,10 +40,32 @@ def styled(text: str, style: str, stream: TextIO) -> str:
     return f"{style}{text}{RESET}" if colours(stream) else text
 
 
-def write(text: str) -> None:
-    """Write a piece of an answer so that it is seen now."""
-    sys.stdout.write(text)
+def harmless(text: str) -> str:
+    """The text with pictures for control characters: a model's words or a file's names must not steer a terminal."""
+    return text.translate(_CONTROLS)
+
+
+def write(text: str, style: str = "") -> None:
+    """Write a piece of an answer so that it is seen now; at a terminal without control characters of its own."""
+    if sys.stdout.isatty():
+        text = harmless(text)
+    sys.stdout.write(styled(text, style, sys.stdout) if style else text)
     sys.stdout.flush()
+
+
+def complain(sentence: str) -> None:
+    """Say what went wrong, in one line; where nobody can be told, only the exit code does."""
+    with contextlib.suppress(OSError, ValueError):
+        line = harmless(sentence).replace("\n", " ")
+        print(f"error: {line}", file=sys.stderr, flush=True)
+        return
+    discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Python flushes its streams once more at exit: give what is left somewhere to go."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(text: str) -> None:
@@ -48,8 +74,9 @@ def say(text: str) -> None:
 
 
 def write_json(value: Any, *, indent: int | None = None) -> None:
-    """One JSON value and a newline on stdout: raw UTF-8, finite numbers only."""
-    sys.stdout.write(json.dumps(finite(value), ensure_ascii=False, allow_nan=False, indent=indent) + "\n")
+    """One JSON value and a newline on stdout: raw UTF-8, or escapes where stdout is not UTF-8; finite numbers only."""
+    is_unicode = sys.stdout.encoding.lower().replace("-", "").startswith("utf")
+    sys.stdout.write(json.dumps(finite(value), ensure_ascii=not is_unicode, allow_nan=False, indent=indent) + "\n")
     sys.stdout.flush()
 
 

@@ -54,7 +54,7 @@ def generate(
         _show_json(llm, output, params) if json else _show_all(output, quiet)
         return _exit_code(output)
     if echo or (echo is None and sys.stdout.isatty()):
-        console.write(console.styled(text, console.DIM, sys.stdout))
+        console.write(text, console.DIM)
     return _stream(llm, text, params, soft_limit, quiet)
 
 
@@ -92,7 +92,8 @@ def _show_all(output: RequestOutput, quiet: bool) -> None:
     """Several answers, one after the other, each under its number."""
     for answer in sorted(output.outputs, key=lambda o: o.index):
         heading = f"── {answer.index + 1} of {len(output.outputs)} ──"
-        console.write(f"{console.styled(heading, console.DIM, sys.stdout)}\n{answer.text}\n")
+        console.write(heading, console.DIM)
+        console.write(f"\n{answer.text}\n")
     if not quiet and sys.stderr.isatty():
         total = sum(len(answer.token_ids) for answer in output.outputs)
         console.say(console.figures(output.metrics, total, output.outputs[0].seed))
@@ -142,5 +143,5 @@ def _exit_code(output: RequestOutput) -> int:
     """1 when an answer failed; the reason goes to stderr."""
     failed = [answer for answer in output.outputs if answer.finish_reason == "error"]
     for answer in failed:
-        print(f"error: {answer.error or 'the request failed'}", file=sys.stderr)
+        console.complain(answer.error or "the request failed")
     return EXIT_REQUEST_FAILED if failed else 0

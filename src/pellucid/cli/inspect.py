@@ -239,7 +239,7 @@ def _section(title: str, rows: list[tuple[str, str]]) -> None:
     table.add_column(style="dim", no_wrap=True, min_width=14)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(Text(name), Text(value))
+        table.add_row(Text(name), Text(console.harmless(value)))
     console.print_rich(Text(title, style="bold"), table, "")
 
 
@@ -253,5 +253,5 @@ def _show_tensors(file: GGUFFile) -> None:
         table.add_column(title, justify="right")
     for tensor in file.tensors.values():
         shape = " × ".join(str(size) for size in tensor.shape)
-        table.add_row(Text(tensor.name), shape, tensor.type.name, str(tensor.nbytes))
+        table.add_row(Text(console.harmless(tensor.name)), shape, tensor.type.name, str(tensor.nbytes))
     console.print_rich(table)

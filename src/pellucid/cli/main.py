@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import sys
@@ -21,8 +20,8 @@ HELP_FLAGS = ("-h", "--help")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code."""
-    _forgiving_output()
     try:
+        _prepare_streams()
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
@@ -41,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         if isinstance(error, OSError):
             _discard_output()
-        print(f"error: {sentence}", file=sys.stderr)
+        from pellucid.cli.console import complain
+
+        complain(sentence)
         return EXIT_BAD_INPUT
 
 
@@ -160,9 +161,9 @@ def _sentence(error: Exception) -> str | None:
 
 
 def _discard_output() -> None:
-    """Python flushes stdout once more at exit: give what is left somewhere to go."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    from pellucid.cli.console import discard
+
+    discard(sys.stdout)
 
 
 def _show_list(text: str, verbs: dict[str, Verb], program: str, examples: Sequence[str] = ()) -> int:
@@ -194,9 +195,18 @@ def version() -> str:
         return "(not installed)"
 
 
-def _forgiving_output() -> None:
-    """A terminal that cannot show a character gets a replacement, not a traceback."""
+def _prepare_streams() -> None:
+    """A terminal that cannot show a character gets a replacement, not a traceback, and there are always three streams.
+
+    The first file opened would take the number of a closed stream, and be written to in its place.
+    """
+    had_output = sys.stdout is not None
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the process's life
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
+    if not had_output:
+        raise UsageError("standard output is closed, so there is nowhere to put an answer")
