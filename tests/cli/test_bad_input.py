@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,15 @@ PROMPT = "The capital of France is"
         (["--preset", "wild"], "preset is 'wild', but must be one of factual, creative, greedy"),
         (["--logit-bias", "5"], "logit_bias is '5', but must be ID=NUMBER"),
         (["--stop-token-ids", "1,x"], "stop_token_ids is 'x', but must be token ids"),
+        (["--stop-token-ids", "１"], "stop_token_ids is '１', but must be token ids"),
+        (["--max-tokens", "1_0"], "max_tokens is '1_0', but must be a whole number"),
+        (["--temperature", "١"], "temperature is '١', but must be a finite number"),
+        (["--seed", " 1"], "seed is ' 1', but must be a whole number"),
+        (["--seed", "9" * 5000], "..., but must be a whole number"),
+        (["--logit-bias", "5=1,5=2"], "logit_bias has the token id 5 twice"),
+        (["--logit-bias", "5=1", "--logit-bias", "5=1"], "logit_bias has the token id 5 twice"),
+        (["--logit-bias", "x" * 100_000], "logit_bias is 'xxx"),
+        (["--allowed-token-ids", "none", "--allowed-token-ids", "5"], "allowed_token_ids is none and given besides"),
         (["--logprobs", "2"], "shown in JSON only: add --json"),
         (
             ["--temprature", "1"],
@@ -45,6 +55,10 @@ PROMPT = "The capital of France is"
 )
 def test_bad_flags(capfd: pytest.CaptureFixture[str], flags: list[str], sentence: str) -> None:
     assert sentence in refused(run_here(capfd, "generate", PROMPT, *flags))
+
+
+def test_none_unsets_a_list_too(verbs: Any) -> None:
+    assert verbs("generate", PROMPT, "--allowed-token-ids", "none", "--max-tokens", "1").code == 0
 
 
 @pytest.mark.parametrize("flags", [["--top-p", "1.5"], ["--temperature", "-1"], ["--top-k", "0.5"], ["--unknown"]])

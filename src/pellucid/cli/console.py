@@ -75,7 +75,7 @@ def say(text: str) -> None:
 
 def write_json(value: Any, *, indent: int | None = None) -> None:
     """One JSON value and a newline on stdout: raw UTF-8, or escapes where stdout is not UTF-8; finite numbers only."""
-    is_unicode = sys.stdout.encoding.lower().replace("-", "").startswith("utf")
+    is_unicode = (sys.stdout.encoding or "utf-8").lower().replace("-", "").startswith("utf")
     sys.stdout.write(json.dumps(finite(value), ensure_ascii=not is_unicode, allow_nan=False, indent=indent) + "\n")
     sys.stdout.flush()
 

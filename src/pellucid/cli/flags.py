@@ -16,7 +16,7 @@ from typing import Annotated, Any, Union
 import typer
 
 from pellucid.config import EngineArgs
-from pellucid.errors import InvalidParameterError
+from pellucid.errors import InvalidParameterError, shown
 from pellucid.sampling_params import SamplingParams
 
 SHORT_FLAGS = {"model": "-m", "threads": "-t", "n": "-n"}
@@ -185,7 +185,10 @@ class _Unset:
 
 
 def _number(text: str) -> int | float | str:
-    for read in (int, float):
+    """Plain digits only: Python would read other scripts' digits, spaces and 1_000 as numbers too."""
+    if not text.isascii() or "_" in text or text != text.strip():
+        return text
+    for read in (int,) if text.lstrip("+-").isdigit() else (int, float):
         try:
             return read(text)
         except ValueError:
@@ -197,27 +200,34 @@ def _plain(f: Field[Any], value: Any) -> Any:
     """Lists of texts → the tuples and mappings of the dataclass."""
     if isinstance(value, _Unset):
         return None
-    if isinstance(value, list) and "Mapping" in str(f.type):
-        return dict(_pair(f.name, item) for text in value for item in text.split(","))
-    if isinstance(value, list) and "int" in str(f.type):
+    if not isinstance(value, list):
+        return value
+    if any(isinstance(text, _Unset) for text in value):
+        if len(value) > 1:
+            raise InvalidParameterError(f.name, f"{f.name} is {UNSET} and given besides: give one")
+        return None
+    if "Mapping" in str(f.type):
+        return _pairs(f.name, [item for text in value for item in text.split(",")])
+    if "int" in str(f.type):
         return tuple(_token_id(f.name, item) for text in value for item in text.split(","))
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(value)
 
 
 def _token_id(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidParameterError(
-            name, f"{name} is {text!r}, but must be token ids with commas between them"
-        ) from None
+    number = _number(text)
+    if not isinstance(number, int):
+        raise InvalidParameterError(name, f"{name} is {shown(text)}, but must be token ids with commas between them")
+    return number
 
 
-def _pair(name: str, text: str) -> tuple[int, float]:
-    key, equals, number = text.partition("=")
-    try:
-        if not equals:
-            raise ValueError
-        return int(key), float(number)
-    except ValueError:
-        raise InvalidParameterError(name, f"{name} is {text!r}, but must be ID=NUMBER, for example 42=-5") from None
+def _pairs(name: str, items: list[str]) -> dict[int, int | float]:
+    pairs: dict[int, int | float] = {}
+    for item in items:
+        key, _, value = item.partition("=")
+        token_id, number = _number(key), _number(value)
+        if not isinstance(token_id, int) or isinstance(number, str):
+            raise InvalidParameterError(name, f"{name} is {shown(item)}, but must be ID=NUMBER, for example 42=-5")
+        if token_id in pairs:
+            raise InvalidParameterError(name, f"{name} has the token id {shown(token_id)} twice, but must have it once")
+        pairs[token_id] = number
+    return pairs
