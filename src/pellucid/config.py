@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from pellucid.errors import InvalidParameterError, shown
-from pellucid.sampling_params import MAX_SEED
+from pellucid.sampling_params import MAX_INTEGER, MAX_SEED
 
 DEFAULT_MODEL = "smollm2:135m"
 BLOCK_SIZE = 16
@@ -185,7 +185,7 @@ class EngineArgs:
         value: Any = getattr(self, name)
         if value is None and self.__dataclass_fields__[name].default is None:
             return
-        if type(value) is not int or value < low or (high is not None and value > high):
+        if type(value) is not int or not low <= value <= (MAX_INTEGER if high is None else high):
             span = f"of at least {low}" if high is None else f"from {low} to {high}"
             raise InvalidParameterError(name, f"{name} is {shown(value)}, but must be a whole number {span}")
 

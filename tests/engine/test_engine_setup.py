@@ -30,6 +30,8 @@ from pellucid.sampling_params import SamplingParams
         ({"max_num_batched_tokens": 10**12}, "but must be a whole number from 1 to 1048576"),
         ({"max_num_batched_tokens": None}, "max_num_batched_tokens is None, but must be"),
         ({"max_model_len": 1}, "max_model_len is 1, but must be a whole number of at least 2"),
+        ({"max_model_len": 10**5000}, "max_model_len is a number too long to show, but must be"),
+        ({"kv_cache_memory_bytes": 2**63}, "kv_cache_memory_bytes is 9223372036854775808, but must be"),
         ({"kv_cache_memory_bytes": -1}, "kv_cache_memory_bytes is -1, but must be a whole number of at least 1"),
         ({"block_size": 8}, "block_size is 8, but only 16 is supported"),
         ({"block_size": 16.0}, "block_size is 16.0, but only 16 is supported"),

@@ -199,6 +199,11 @@ def test_logits_processor_that_keeps_its_array_is_not_written_into() -> None:
         (lambda ids, x: x[:2], InvalidParameterError, r"shape \(2,\), but must give \(3,\)"),
         (lambda ids, x: None, InvalidParameterError, "logits processor"),
         (lambda ids, x: 1 // 0, InvalidParameterError, "failed with ZeroDivisionError"),
+        (lambda ids, x: x + 1j, InvalidParameterError, "failed with TypeError"),
+        (lambda ids, x: ["1", "2", "3"], InvalidParameterError, "failed with TypeError"),
+        (lambda ids, x: x.resize(2, refcheck=False) or x, InvalidParameterError, r"shape \(2,\), but must give \(3,\)"),
+        (lambda ids, x: x.astype(np.float64) * 1e300, NonFiniteError, "gave a logit of inf"),
+        (lambda ids, x: int("a\n\x1b" * 1000), InvalidParameterError, "failed with ValueError: .{10,350}$"),
         (lambda ids, x: x * np.float32("nan"), NonFiniteError, "gave a logit of nan"),
         (lambda ids, x: x - np.float32("inf"), InvalidParameterError, "no token can be drawn: logits_processors"),
     ],
@@ -208,6 +213,17 @@ def test_bad_logits_processors_fail_their_request(processor: Any, error: type[Ex
     request.logits_processors = (processor,)
     with pytest.raises(error, match=message):
         Sampler(3).sample(f32(1, 2, 3), request)
+
+
+def test_a_logits_processor_may_give_its_argument_read_only_or_other_numbers() -> None:
+    def read_only(ids: list[int], logits: np.ndarray) -> np.ndarray:
+        logits.setflags(write=False)
+        return logits
+
+    for processor in (read_only, lambda ids, x: x.tolist(), lambda ids, x: x.astype(np.int64)):
+        request = state([0], [], repetition_penalty=2.0)
+        request.logits_processors = (processor,)
+        assert processed(f32(1, 2, 3), request) == [0.5, 2.0, 3.0]
 
 
 def test_counts_are_kept_up_and_equal_a_recount() -> None:

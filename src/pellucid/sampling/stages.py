@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pellucid.errors import InvalidParameterError, NonFiniteError
+from pellucid.errors import InvalidParameterError, NonFiniteError, one_line
 from pellucid.request import LogitsProcessor
 from pellucid.sampling.candidates import Candidates, FloatArray
 from pellucid.sampling.state import SamplingState
@@ -82,23 +82,25 @@ def _logits_processors(candidates: Candidates, state: SamplingState) -> None:
 
 
 def _processed(processor: LogitsProcessor, output_token_ids: list[int], logits: FloatArray) -> FloatArray:
-    name = getattr(processor, "__name__", type(processor).__name__)
+    name, shape = getattr(processor, "__name__", type(processor).__name__), logits.shape
     try:
-        result = np.asarray(processor(output_token_ids, logits), dtype=np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is reported below
+            given = np.asarray(processor(output_token_ids, logits))
+            result: FloatArray = given.astype(np.float32, casting="same_kind", copy=False)
     except Exception as error:  # a user's code: its failure is this request's alone
         raise InvalidParameterError(
-            "logits_processors", f"logits processor {name} failed with {type(error).__name__}: {error}"
+            "logits_processors", f"logits processor {name} failed with {type(error).__name__}: {one_line(str(error))}"
         ) from error
-    if result.shape != logits.shape:
+    if result.shape != shape:
         raise InvalidParameterError(
             "logits_processors",
-            f"logits processor {name} gave an array of shape {result.shape}, but must give {logits.shape}",
+            f"logits processor {name} gave an array of shape {result.shape}, but must give {shape}",
         )
     top = result[result.argmax()]
     if np.isnan(top) or top == np.inf:
         raise NonFiniteError(f"logits processor {name} gave a logit of {top}, but they must be finite or -inf")
     # The result may be an array the processor keeps: later stages write into their own.
-    return result if result is logits else result.copy()
+    return result if result is logits and result.flags.writeable else result.copy()
 
 
 def _repetition_penalty(candidates: Candidates, state: SamplingState) -> None:
