@@ -70,7 +70,11 @@ def test_parse(name: str, expected: tuple[str | None, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["name", "a/b/c", "a/b:", "a/b@", "../a", "a/../b.gguf", "a/b:x:y", "/a/b", "a b/c", "a/b@x:y"]
+    "name",
+    [
+        *("name", "a/b/c", "a/b:", "a/b@", "../a", "a/../b.gguf", "a/b:x:y", "/a/b", "a b/c", "a/b@x:y"),
+        *("a/b/../../c.gguf", "a/b/x/../c.gguf", "a/b@..", "a/b@../../c", "a/b/c.gguf@x/.."),
+    ],
 )
 def test_what_is_no_repository_id(name: str) -> None:
     assert hub.parse(name) is None
@@ -120,6 +124,17 @@ def test_pull_asks_again_and_revisions_are_kept_apart(fake_hub: FakeHub) -> None
     assert fake_hub.calls == 3
 
 
+@pytest.mark.parametrize(
+    "record", ['{"owner/name": {"path": "\\u0000", "size": 4}}', "[" * 100_000, "[1]", "{", "\xff"]
+)
+def test_a_damaged_record_only_costs_a_question(world: World, fake_hub: FakeHub, record: str) -> None:
+    world.cache.mkdir()
+    (world.cache / "hub.json").write_bytes(record.encode("latin-1"))
+    fake_hub.files = ["one.gguf"]
+    assert store.resolve("owner/name", progress=Told()).name == "one.gguf"
+    assert fake_hub.calls == 2
+
+
 def test_no_choice_is_made_for_the_user(fake_hub: FakeHub) -> None:
     with pytest.raises(
         ModelStoreError, match=r"repository owner/name holds several GGUF files.*owner/name/tiny.Q4_K_M.gguf"
@@ -136,6 +151,9 @@ def _error(name: str, *bases: type[Exception], text: str = "it failed") -> Excep
     ("error", "expected"),
     [
         (_error("ConnectError"), r"no connection \(ConnectError\); connect and try again"),
+        (_error("ConnectTimeout", type("TransportError", (Exception,), {})), r"no connection \(ConnectTimeout\)"),
+        (ValueError("Invalid pointer path\nof the file"), "Hugging Face: Invalid pointer path of the file$"),
+        (KeyError(), "Hugging Face: KeyError$"),
         (_error("RepositoryNotFoundError"), "no public repository owner/name"),
         (_error("GatedRepoError"), "must be granted"),
         (_error("RevisionNotFoundError"), "has no revision v9"),

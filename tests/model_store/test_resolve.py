@@ -85,6 +85,15 @@ def test_unknown_name_lists_aliases_and_the_nearest() -> None:
         store.pull("qqq")
 
 
+@pytest.mark.parametrize("name", ["x" * 10**6, "/" + "x" * 5000, "a/" + "b" * 5000, "\x1b[2J", "a\0b", "\udcff", ""])
+def test_what_can_be_no_name_is_refused_in_one_short_line(name: str) -> None:
+    for use in (store.resolve, store.pull):
+        with pytest.raises(ModelStoreError, match="unknown model") as caught:
+            use(name)
+        assert len(str(caught.value)) < 300
+        assert str(caught.value).isprintable()
+
+
 def test_local_files_and_folders(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

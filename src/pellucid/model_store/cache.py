@@ -101,7 +101,7 @@ def read_json(path: Path) -> Any:
     """The file's value, or None when it is missing or not JSON: everything kept so can be made again."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pellucid.errors import ModelStoreError, PellucidError
+from pellucid.errors import ModelStoreError, PellucidError, one_line
 from pellucid.model_store.cache import cache_folder, make_folder, read_json, storage_error, write_json
 from pellucid.model_store.local import choose_gguf
 from pellucid.model_store.progress import Progress
@@ -21,6 +21,18 @@ from pellucid.model_store.progress import Progress
 _ID = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<quant>[\w.-]+)|/(?P<file>[^:@]+\.gguf))?(?:@(?P<revision>[^:@]+))?"
 )
+
+
+_NO_CONNECTION = {
+    "ConnectionError",
+    "ConnectError",
+    "Timeout",
+    "TimeoutError",
+    "TransportError",
+    "RequestException",
+    "LocalEntryNotFoundError",
+}
+"""Names of the classes, here or in their ancestry, by which the HTTP libraries say that nobody answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +50,7 @@ class HubReference:
 def parse(name: str) -> HubReference | None:
     """Read a name as a repository id, or None if it is not one."""
     match = _ID.fullmatch(name)
-    if match is None or ".." in match["repo"]:
+    if match is None or ".." in match["repo"] or ".." in re.split("[/@]", name):
         return None
     return HubReference(name, match["repo"], match["quant"], match["file"], match["revision"])
 
@@ -99,11 +111,11 @@ def hub_failure(reference: HubReference, error: Exception) -> ModelStoreError:
         reason = f"{reference.repo} has no revision {reference.revision}"
     elif "EntryNotFoundError" in kinds and "LocalEntryNotFoundError" not in kinds:
         reason = f"{reference.repo} has no file {reference.file}"
-    elif kinds & {"HfHubHTTPError", "HTTPStatusError"}:
-        reason = str(error).splitlines()[0][:300]
-    else:
+    elif kinds & _NO_CONNECTION and not kinds & {"HfHubHTTPError", "HTTPStatusError"}:
         kind = type(error).__name__
         reason = f"no connection ({kind}); connect and try again, or name a local GGUF file as the model"
+    else:
+        reason = one_line(str(error)) or type(error).__name__
     return ModelStoreError(f"{reference.name} could not be fetched from Hugging Face: {reason}")
 
 
@@ -146,7 +158,7 @@ def _remembered(reference: HubReference) -> Path | None:
     path = Path(entry["path"])
     try:
         return path if path.stat().st_size == entry.get("size") else None
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a path with a NUL
         return None
 
 

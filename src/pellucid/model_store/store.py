@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pellucid.errors import ModelStoreError
+from pellucid.errors import ModelStoreError, shown
 from pellucid.model_store.aliases import ALIASES, Alias
 from pellucid.model_store.cache import (
     DamagedModelError,
@@ -29,6 +29,9 @@ from pellucid.model_store.cache import (
 )
 from pellucid.model_store.local import resolve_local
 from pellucid.model_store.progress import LineProgress, Progress, format_bytes
+
+MAX_NAME_CHARS = 1024
+"""Of a name or path of a model; what is longer is no name, and would make endless messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,9 @@ def resolve(name: str, *, download: bool = True, progress: Progress | None = Non
         if not download:
             raise ModelStoreError(f"{name} is not in the model cache: run `pellucid pull {name}`")
         return _pull_alias(alias, progress or LineProgress())
-    path = resolve_local(name) if name else None
+    if not 0 < len(name) <= MAX_NAME_CHARS:
+        raise _unknown(name)
+    path = resolve_local(name)
     if path is not None:
         return path
     from pellucid.model_store import hub
@@ -83,7 +88,7 @@ def pull(name: str, progress: Progress | None = None) -> Path:
         return _pull_alias(alias, progress)
     from pellucid.model_store import hub
 
-    reference = hub.parse(name)
+    reference = hub.parse(name) if len(name) <= MAX_NAME_CHARS else None
     if reference is None or resolve_local(name) is not None:
         return resolve(name, download=False, progress=progress)
     return hub.fetch(reference, progress)
@@ -182,10 +187,10 @@ def _unknown(name: str) -> ModelStoreError:
     import difflib
 
     known = list(ALIASES)
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(name[:MAX_NAME_CHARS].lower(), known, n=1, cutoff=0.4)
     hint = f"; did you mean {close[0]}?" if close else ""
     return ModelStoreError(
-        f"unknown model {name!r}: it must be one of {', '.join(known)}, a path of a GGUF file, or a Hugging Face "
+        f"unknown model {shown(name)}: it must be one of {', '.join(known)}, a path of a GGUF file, or a Hugging Face "
         f"repository id such as owner/name or owner/name:Q4_K_M{hint}"
     )
 
