@@ -57,6 +57,11 @@ def test_bad_flags(capfd: pytest.CaptureFixture[str], flags: list[str], sentence
     assert sentence in refused(run_here(capfd, "generate", PROMPT, *flags))
 
 
+@pytest.mark.parametrize("lengths", [["--input-len", "1000000000000"], ["--input-len", "200", "--output-len", "57"]])
+def test_bench_of_more_than_the_context(verbs: Any, lengths: list[str]) -> None:
+    assert "are together more than max_model_len 256" in refused(verbs("bench", "latency", *lengths))
+
+
 def test_none_unsets_a_list_too(verbs: Any) -> None:
     assert verbs("generate", PROMPT, "--allowed-token-ids", "none", "--max-tokens", "1").code == 0
 
@@ -73,6 +78,7 @@ def test_bad_flags_in_a_process_of_their_own(flags: list[str]) -> None:
         (["--verson"], "unknown flag --verson, did you mean --version?"),
         (["bench", "latncy"], "unknown command 'latncy', did you mean latency?; see `pellucid bench --help`"),
         (["bench", "latency", "--num-iters", "0"], "num_iters is 0, but must be at least 1"),
+        (["bench", "latency", "--batch-size", "1000000000"], "batch_size is 1000000000, but must be at most 4096"),
         (["pull", "smollm2:135"], "did you mean smollm2:135m?"),
         (["inspect", "a.gguf", "-m", "b.gguf"], "two models are named"),
     ],

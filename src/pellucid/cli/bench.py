@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pellucid.engine.llm import LLM
 
 PERCENTILES = (50, 90, 99)
+MAX_BATCH_SIZE = 4096
+"""All prompts of a round are made before it begins."""
 
 
 @with_flags(sampling=False)
@@ -41,7 +43,14 @@ def latency(
             raise InvalidParameterError(name, f"{name} is {value}, but must be at least 1")
     if num_warmup < 0:
         raise InvalidParameterError("num_warmup", f"num_warmup is {num_warmup}, but must be at least 0")
+    if batch_size > MAX_BATCH_SIZE:
+        raise InvalidParameterError("batch_size", f"batch_size is {batch_size}, but must be at most {MAX_BATCH_SIZE}")
     llm = load_llm(engine)
+    if input_len + output_len > llm.max_model_len:
+        raise InvalidParameterError(
+            "input_len",
+            f"input_len {input_len} and output_len {output_len} are together more than max_model_len {llm.max_model_len}",
+        )
     times = Times()
     for round_ in range(num_warmup + num_iters):
         outputs, seconds = _round(llm, round_, input_len, output_len, batch_size)

@@ -60,7 +60,11 @@ def is_present(alias: Alias) -> bool:
     stamp = {"sha256": alias.sha256, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
     if read_json(path.with_name("verified.json")) == stamp:
         return True
-    if status.st_size != alias.size or file_sha256(path) != alias.sha256:
+    try:
+        is_whole = status.st_size == alias.size and file_sha256(path) == alias.sha256
+    except OSError as error:
+        raise ModelStoreError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not is_whole:
         raise DamagedModelError(alias, path, status.st_size)
     write_verified(alias)
     return True
