@@ -49,7 +49,8 @@ def latency(
     if input_len + output_len > llm.max_model_len:
         raise InvalidParameterError(
             "input_len",
-            f"input_len {input_len} and output_len {output_len} are together more than max_model_len {llm.max_model_len}",
+            f"input_len {input_len} and output_len {output_len} are together more than max_model_len "
+            f"{llm.max_model_len}",
         )
     times = Times()
     for round_ in range(num_warmup + num_iters):
