@@ -131,6 +131,7 @@ def test_tied_models_of_one_seed_have_the_same_body(tmp_path: Path) -> None:
         ({"general.architecture": None}, ["None", "supported"]),
         ({"llama.block_count": None}, ["llama.block_count", "missing"]),
         ({"llama.block_count": 0}, ["llama.block_count", "0"]),
+        ({"llama.context_length": 1}, ["llama.context_length", "from 2"]),
         ({"llama.block_count": 3}, ["blk.2.attn_norm.weight", "missing"]),
         ({"llama.block_count": 1}, ["blk.1.", "unknown"]),
         ({"llama.attention.head_count_kv": 3}, ["4 heads", "3 KV heads"]),

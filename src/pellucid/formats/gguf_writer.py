@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.errors import InvalidParameterError, ModelFileError
+from pellucid.errors import InvalidParameterError, ModelFileError, shown
 from pellucid.formats.block_types import BlockType
 from pellucid.formats.gguf import (
     ALIGNMENT_KEY,
@@ -84,7 +84,7 @@ def write_gguf(
 def _alignment(metadata: Mapping[str, Any]) -> int:
     alignment = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int | np.integer) or alignment < 1 or alignment & (alignment - 1):
-        raise InvalidParameterError(ALIGNMENT_KEY, f"{ALIGNMENT_KEY} is {alignment!r}, but must be a power of two")
+        raise InvalidParameterError(ALIGNMENT_KEY, f"{ALIGNMENT_KEY} is {shown(alignment)}, but must be a power of two")
     return int(alignment)
 
 
