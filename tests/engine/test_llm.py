@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import signal
 import sys
 import types
@@ -342,6 +344,12 @@ def test_close_refuses_further_use() -> None:
     with pytest.raises(PellucidError, match="closed"):
         llm.generate("abc")
     del stream
+
+
+@pytest.mark.parametrize("use", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_llm_cannot_be_copied(use: Any) -> None:
+    with pytest.raises(PellucidError, match="cannot be copied or pickled"):
+        use(make_llm())
 
 
 def test_chat_goes_through_the_template(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pellucid.config import DEFAULT_MODEL, EngineArgs, ModelConfig, engine_arg_names
 from pellucid.engine.interrupt import interrupt_after_step
@@ -197,6 +197,9 @@ class LLM:
         """Abort what runs and let go of the model and the KV cache."""
         self._abort_all(self._inboxes)
         self._engine = None
+
+    def __reduce__(self) -> NoReturn:
+        raise PellucidError("an LLM cannot be copied or pickled: make one in each process that needs it")
 
     def __enter__(self) -> Self:
         return self

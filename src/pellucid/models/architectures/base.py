@@ -121,7 +121,7 @@ def common_config(metadata: Metadata, *, rope_theta: float, head_dim: int | None
         num_kv_heads=metadata.integer("attention.head_count_kv", default=heads, high=1024),
         head_dim=head_dim,
         intermediate_size=metadata.integer("feed_forward_length"),
-        context_length=metadata.integer("context_length", high=1 << 30),
+        context_length=metadata.integer("context_length", low=2, high=1 << 30),
         norm_eps=metadata.number("attention.layer_norm_rms_epsilon", high=1.0),
         rope=RopeConfig(
             theta=metadata.number("rope.freq_base", default=rope_theta),
