@@ -130,15 +130,18 @@ void drop_pages(const uint8_t* begin, const uint8_t* end) {
 void pack_segment(ThreadPool& pool, const SegmentSource& src, const Segment& seg, int64_t columns) {
   constexpr int64_t kPiece = 64;
   const size_t panel_source = src.bytes / static_cast<size_t>(src.rows) * kPanelRows;
+  const size_t groups = static_cast<size_t>(columns / 16 + 1), workers = static_cast<size_t>(pool.size());
+  // Allocated here: a worker that runs out of memory could not tell the caller.
+  std::vector<uint8_t> q(static_cast<size_t>(columns) * workers);
+  std::vector<float> scale(groups * workers), minimum(groups * workers);
   std::atomic<int64_t> next{0};
-  pool.run([&](int) {
-    std::vector<uint8_t> q(static_cast<size_t>(columns));
-    std::vector<float> scale(static_cast<size_t>(columns / 16 + 1)), minimum(static_cast<size_t>(columns / 16 + 1));
+  pool.run([&](int worker) {
+    const size_t w = static_cast<size_t>(worker);
+    const DecodedRow scratch{q.data() + w * static_cast<size_t>(columns), scale.data() + w * groups, minimum.data() + w * groups};
     for (int64_t begin = next.fetch_add(kPiece); begin < seg.panels; begin = next.fetch_add(kPiece)) {
       const int64_t end = std::min(begin + kPiece, seg.panels);
       for (int64_t p = begin; p < end; ++p)
-        pack_panel(seg.format, src, p, columns, {q.data(), scale.data(), minimum.data()},
-                   seg.data + static_cast<size_t>(p) * seg.panel_bytes);
+        pack_panel(seg.format, src, p, columns, scratch, seg.data + static_cast<size_t>(p) * seg.panel_bytes);
       if (src.mapped && !src.row_order)
         drop_pages(src.data + static_cast<size_t>(begin) * panel_source,
                    src.data + std::min(static_cast<size_t>(end) * panel_source, src.bytes));
