@@ -139,6 +139,8 @@ def test_tied_models_of_one_seed_have_the_same_body(tmp_path: Path) -> None:
         ({"llama.attention.layer_norm_rms_epsilon": -1.0}, ["layer_norm_rms_epsilon", "-1.0"]),
         ({"llama.rope.dimension_count": 7}, ["rope.dimension_count", "7"]),
         ({"llama.rope.scaling.type": "yarn"}, ["rope.scaling.type", "yarn"]),
+        ({"llama.attention.sliding_window": 64}, ["llama.attention.sliding_window", "not supported"]),
+        ({"llama.logit_scale": 0.5}, ["llama.logit_scale", "not supported"]),
         ({"llama.feed_forward_length": "many"}, ["feed_forward_length", "many"]),
     ],
 )

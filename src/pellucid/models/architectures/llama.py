@@ -9,6 +9,9 @@ from pellucid.models.architectures.base import Architecture, Metadata, TensorNam
 def _config(metadata: Metadata) -> ModelConfig:
     if metadata.integer("expert_count", default=0, low=0):
         raise metadata.unsupported("llama.expert_count is not 0, but mixtures of experts are not supported yet")
+    for key in ("attention.sliding_window", "logit_scale"):
+        if metadata.values.get(f"llama.{key}") not in (None, 0):
+            raise metadata.unsupported(f"llama.{key} is set, which is not supported yet in this family")
     return common_config(metadata, rope_theta=10000.0)
 
 
