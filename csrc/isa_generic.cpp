@@ -13,7 +13,7 @@
 namespace pellucid {
 
 const KernelTable kGenericKernels = {
-    "generic",     kMaxRows,   64,        PELLUCID_PANELS, quantize_row, rms_norm_row, rms_norm_add_row, gate_row,
+    "generic",    PELLUCID_PANELS, quantize_row, rms_norm_row, rms_norm_add_row, gate_row,
     rotate_row, store_kv,   attend_split, merge_split,     finish_row,   decode_row,
 };
 

@@ -62,9 +62,7 @@ struct SoftmaxState {
 
 struct KernelTable {
   const char* name;
-  int max_rows;
-  int row_block;
-  // out[row][16] for `rows` ≤ max_rows rows of activations: quantized rows, or float rows for float formats.
+  // out[row][16] for `count` rows of activations: quantized rows, or float rows for float formats.
   void (*panel[kNumFormats])(const uint8_t* panel, int64_t columns, const uint8_t* rows, size_t row_stride, int count,
                              float* out);
   void (*quantize_row)(const float* x, int64_t k, uint8_t* out);

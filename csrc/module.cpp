@@ -128,6 +128,15 @@ void check_product(const Rows& x, const PackedMatrix& w, const Rows& out, int64_
   check(out.count == x.count && out.width == width, "output has the wrong shape");
 }
 
+template <void (Runtime::*OPERATION)(Rows, Norm, Rows)>
+void row_norm(Runtime& r, Floats2 x, Floats1 weight, float eps, Floats2 out) {
+  const Rows a = rows(x), o = rows(out);
+  const Norm norm = norm_of(weight, eps, a.width);
+  check(o.count == a.count && o.width == a.width, "output has the wrong shape");
+  const nb::gil_scoped_release free;
+  (r.*OPERATION)(a, norm, o);
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -168,22 +177,8 @@ NB_MODULE(_native, m) {
              const nb::gil_scoped_release free;
              r.embed(table, ids.data(), scale, o);
            })
-      .def("rms_norm",
-           [](Runtime& r, Floats2 x, Floats1 weight, float eps, Floats2 out) {
-             const Rows a = rows(x), o = rows(out);
-             const Norm norm = norm_of(weight, eps, a.width);
-             check(o.count == a.count && o.width == a.width, "output has the wrong shape");
-             const nb::gil_scoped_release free;
-             r.rms_norm(a, norm, o);
-           })
-      .def("rms_norm_add",
-           [](Runtime& r, Floats2 x, Floats1 weight, float eps, Floats2 residual) {
-             const Rows a = rows(x), o = rows(residual);
-             const Norm norm = norm_of(weight, eps, a.width);
-             check(o.count == a.count && o.width == a.width, "output has the wrong shape");
-             const nb::gil_scoped_release free;
-             r.rms_norm_add(a, norm, o);
-           })
+      .def("rms_norm", row_norm<&Runtime::rms_norm>)
+      .def("rms_norm_add", row_norm<&Runtime::rms_norm_add>)
       .def(
           "linear",
           [](Runtime& r, Floats2 x, std::optional<Floats1> weight, float eps, const PackedMatrix& w, Floats2 out) {

@@ -22,6 +22,17 @@ std::unique_ptr<PackedMatrix> Runtime::pack(const std::vector<SegmentSource>& so
   return std::make_unique<PackedMatrix>(arena_, pool_, sources, columns);
 }
 
+// f(i) for each of `count` rows; a handful is done before other workers would be awake.
+template <class F>
+void Runtime::each_row(int64_t count, F f) {
+  if (count < 8) {
+    for (int64_t i = 0; i < count; ++i) f(i);
+    return;
+  }
+  Shares shares(count, pool_.size());
+  pool_.run([&](int worker) { shares.each(worker, f); });
+}
+
 void Runtime::embed(const PackedMatrix& table, const int32_t* ids, float scale, Rows out) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto one = [&](int64_t i) {
@@ -30,17 +41,12 @@ void Runtime::embed(const PackedMatrix& table, const int32_t* ids, float scale, 
     kernels_.decode_row(kFormats[seg.format], seg.panel(row / kPanelRows), table.columns(),
                         static_cast<int>(row % kPanelRows), scale, out.row(i));
   };
-  if (out.count < 8) {
-    for (int64_t i = 0; i < out.count; ++i) one(i);
-    return;
-  }
-  Shares shares(out.count, pool_.size());
-  pool_.run([&](int worker) { shares.each(worker, one); });
+  each_row(out.count, one);
 }
 
 void Runtime::rms_norm(Rows x, Norm norm, Rows out) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (int64_t i = 0; i < x.count; ++i) kernels_.rms_norm_row(x.row(i), norm.weight, norm.eps, x.width, out.row(i));
+  each_row(x.count, [&](int64_t i) { kernels_.rms_norm_row(x.row(i), norm.weight, norm.eps, x.width, out.row(i)); });
 }
 
 void Runtime::rms_norm_add(Rows x, Norm norm, Rows residual) {
@@ -48,12 +54,7 @@ void Runtime::rms_norm_add(Rows x, Norm norm, Rows residual) {
   const auto one = [&](int64_t i) {
     kernels_.rms_norm_add_row(x.row(i), norm.weight, norm.eps, x.width, residual.row(i));
   };
-  if (x.count < 8) {
-    for (int64_t i = 0; i < x.count; ++i) one(i);
-    return;
-  }
-  Shares shares(x.count, pool_.size());
-  pool_.run([&](int worker) { shares.each(worker, one); });
+  each_row(x.count, one);
 }
 
 void Runtime::linear(Rows x, Norm norm, const PackedMatrix& w, Rows out) {
@@ -161,12 +162,7 @@ void Runtime::rotate_and_store(Rows qkv, const AttentionShape& shape, Norm q_nor
                                   value + h * dim);
     if (!finite) nonfinite[i] = true;
   };
-  if (step.rows < 8) {
-    for (int64_t i = 0; i < step.rows; ++i) one(i);
-    return;
-  }
-  Shares shares(step.rows, pool_.size());
-  pool_.run([&](int worker) { shares.each(worker, one); });
+  each_row(step.rows, one);
 }
 
 // Queries of one sequence and KV head, up to a tile: pair p of the sequence is row p / group, head p % group.

@@ -74,6 +74,9 @@ class Runtime {
   void attend_tile(const AttentionCall& call, const Tile& tile) const;
   void attend_by_splits(const AttentionCall& call, const std::vector<Tile>& tiles);
 
+  template <class F>
+  void each_row(int64_t count, F f);
+
   enum class Epilogue { Store, Add, Gate };
   void product(Rows x, Norm norm, const PackedMatrix& w, Epilogue epilogue, Activation activation, Rows out);
   void finish_panel(const PackedMatrix& w, const uint8_t* qrows, size_t qstride, const float* frows, size_t fstride,
