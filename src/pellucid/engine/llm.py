@@ -12,24 +12,27 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pellucid.config import DEFAULT_MODEL, EngineArgs, ModelConfig, engine_arg_names
 from pellucid.engine.interrupt import interrupt_after_step
+from pellucid.engine.llm_arguments import (
+    Message,
+    Prompt,
+    RequestOptions,
+    chat_options,
+    is_listed_conversations,
+    is_messages,
+    listed_params,
+    listed_prompts,
+)
 from pellucid.engine.llm_engine import EngineStats, LLMEngine
 from pellucid.engine.model_runner import Model
 from pellucid.engine.output_processor import add_delta
-from pellucid.engine.validation import is_listed
-from pellucid.errors import InvalidParameterError, PellucidError, shown
+from pellucid.engine.progress import Progress, ProgressBar
+from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import RequestOutput
 from pellucid.request import LogitsProcessor
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from typing import Self
-
-Message = Mapping[str, Any]
-"""{"role": "user", "content": "…"} as in the OpenAI API."""
-Prompt = str | Sequence[int]
-"""Text, or token ids taken as they are."""
-Progress = Callable[[int, int], None]
-"""(requests finished, requests in all)."""
 
 
 class LLM:
@@ -113,8 +116,8 @@ class LLM:
         fails later ends with finish_reason "error", and the others go on.
         """
         arrival_time = time.monotonic()
-        listed: list[tuple[Prompt, str | None]] = [(prompt, None) for prompt in _listed_prompts(prompts)]
-        return self._run(listed, sampling_params, arrival_time, progress, cache_salt, logits_processors)
+        listed: list[tuple[Prompt, str | None]] = [(prompt, None) for prompt in listed_prompts(prompts)]
+        return self._run(listed, sampling_params, arrival_time, progress, RequestOptions(cache_salt, logits_processors))
 
     def chat(
         self,
@@ -139,12 +142,12 @@ class LLM:
         Raises `ChatTemplateError` where the template refuses the messages, and what `generate` raises.
         """
         arrival_time = time.monotonic()
-        conversations = messages if _is_listed_conversations(messages) else [messages]
-        options = _chat_options(
+        conversations = messages if is_listed_conversations(messages) else [messages]
+        options = chat_options(
             add_generation_prompt, continue_final_message, chat_template, tools, chat_template_kwargs
         )
         listed = [self._chat_prompt(conversation, options) for conversation in conversations]
-        return self._run(listed, sampling_params, arrival_time, progress, cache_salt, logits_processors)
+        return self._run(listed, sampling_params, arrival_time, progress, RequestOptions(cache_salt, logits_processors))
 
     def stream(
         self,
@@ -168,11 +171,11 @@ class LLM:
         arrival_time = time.monotonic()
         ids: Any = prompt
         text: str | None = None
-        if _is_messages(prompt):
-            options = _chat_options(
+        if is_messages(prompt):
+            chat = chat_options(
                 add_generation_prompt, continue_final_message, chat_template, tools, chat_template_kwargs
             )
-            ids, text = self._chat_prompt(prompt, options)
+            ids, text = self._chat_prompt(prompt, chat)
         stream = RequestStream(self)
         self._submit(
             ids,
@@ -181,8 +184,7 @@ class LLM:
             arrival_time,
             stream.inbox,
             stream.queued,
-            cache_salt,
-            logits_processors,
+            RequestOptions(cache_salt, logits_processors),
             request_id,
         )
         return stream
@@ -265,8 +267,7 @@ class LLM:
         arrival_time: float,
         inbox: deque[RequestOutput],
         queued: Callable[[str], None],
-        cache_salt: str,
-        processors: Sequence[LogitsProcessor],
+        options: RequestOptions,
         request_id: str | None = None,
     ) -> None:
         """Queue a request; `queued` is told its name before a Ctrl-C can come between."""
@@ -280,8 +281,8 @@ class LLM:
                 params,
                 prompt_text=text,
                 arrival_time=arrival_time,
-                cache_salt=cache_salt,
-                logits_processors=processors,
+                cache_salt=options.cache_salt,
+                logits_processors=options.logits_processors,
             )
             self._inboxes[name] = inbox
             queued(name)
@@ -299,11 +300,10 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         arrival_time: float,
         progress: bool | Progress,
-        cache_salt: str,
-        processors: Sequence[LogitsProcessor],
+        options: RequestOptions,
     ) -> list[RequestOutput]:
         """Queue all prompts, step until all are finished; whatever goes wrong, none of them stays behind."""
-        params = _listed_params(sampling_params, len(prompts))
+        params = listed_params(sampling_params, len(prompts))
         inbox: deque[RequestOutput] = deque()
         totals: dict[str, RequestOutput | None] = {}
         num_finished = 0
@@ -316,10 +316,9 @@ class LLM:
                     arrival_time,
                     inbox,
                     lambda name: totals.update({name: None}),
-                    cache_salt,
-                    processors,
+                    options,
                 )
-            with _ProgressBar(progress, len(prompts)) as show:
+            with ProgressBar(progress, len(prompts)) as show:
                 while num_finished < len(prompts):
                     if not inbox:
                         self._step()
@@ -394,108 +393,3 @@ class RequestStream(Iterator[RequestOutput]):
         if not self._is_done:
             self._is_done = True
             self._llm._drop(self.request_id)
-
-
-class _ProgressBar:
-    """Context manager that gives a progress function: the caller's own, a bar on stderr, or nothing."""
-
-    def __init__(self, progress: bool | Progress, total: int) -> None:
-        if not isinstance(progress, bool) and not callable(progress):
-            raise InvalidParameterError("progress", f"progress is {shown(progress)}, but must be a bool or a function")
-        self._bar: Any = None
-        self._show: Progress = progress if callable(progress) else lambda done, total: None
-        if progress is True:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
-            from rich.progress import Progress as RichProgress
-
-            self._bar = bar = RichProgress(
-                BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True)
-            )
-            task = bar.add_task("", total=total)
-            self._show = lambda done, total: bar.update(task, completed=done)
-
-    def __enter__(self) -> Progress:
-        if self._bar is not None:
-            self._bar.start()
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-
-def _listed_prompts(prompts: Any) -> list[Prompt]:
-    """One prompt or several, as a list of prompts."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if not is_listed(prompts):
-        raise InvalidParameterError(
-            "prompts", "prompts must be a string, a list of strings, or a list of lists of token ids"
-        )
-    if len(prompts) and not _is_prompt(prompts[0]):
-        return [prompts]
-    items = list(prompts)
-    wrong = next((place for place, item in enumerate(items) if not _is_prompt(item)), None)
-    if wrong is not None:
-        raise InvalidParameterError(
-            "prompts",
-            f"prompts has {shown(items[wrong])} at position {wrong}, but each must be text or a list of token ids",
-        )
-    return items
-
-
-def _is_prompt(value: Any) -> bool:
-    return isinstance(value, str) or is_listed(value)
-
-
-def _listed_params(params: Any, num_prompts: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * num_prompts
-    listed = list(params) if isinstance(params, Sequence) else None
-    if listed is None or not all(isinstance(one, SamplingParams) for one in listed) or len(listed) != num_prompts:
-        raise InvalidParameterError(
-            "sampling_params",
-            f"sampling_params must be one SamplingParams or a list of {num_prompts}, one for each prompt",
-        )
-    return listed
-
-
-def _is_messages(prompt: Any) -> bool:
-    return (
-        not isinstance(prompt, str)
-        and isinstance(prompt, Sequence)
-        and len(prompt) > 0
-        and isinstance(prompt[0], Mapping)
-    )
-
-
-def _is_listed_conversations(messages: Any) -> bool:
-    return isinstance(messages, Sequence) and len(messages) > 0 and not isinstance(messages[0], Mapping)
-
-
-def _chat_options(
-    add_generation_prompt: bool | None,
-    continue_final_message: bool,
-    chat_template: str | None,
-    tools: Sequence[Mapping[str, Any]] | None,
-    variables: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """The arguments of `encode_chat`, which opens an answer unless the last message is to be continued."""
-    options: dict[str, Any] = {
-        "add_generation_prompt": add_generation_prompt,
-        "continue_final_message": continue_final_message,
-        "chat_template": chat_template,
-        "tools": tools,
-    }
-    given = {} if variables is None else variables
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise InvalidParameterError(
-            "chat_template_kwargs", "chat_template_kwargs must be a mapping of the template's variables to their values"
-        )
-    taken = sorted(given.keys() & {*options, "tokenizer", "messages"})
-    if taken:
-        raise InvalidParameterError(
-            "chat_template_kwargs", f"chat_template_kwargs has {', '.join(taken)}, which has a parameter of its own"
-        )
-    return {**options, **given}
