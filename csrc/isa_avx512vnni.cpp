@@ -8,6 +8,7 @@
 #include "kernels/mathfn.inl"
 #include "kernels/rows.inl"
 #include "kernels/panel.inl"
+#include "kernels/kv_store.inl"
 #include "kernels/attention.inl"
 
 namespace pellucid {

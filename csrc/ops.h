@@ -91,4 +91,15 @@ class Runtime {
   std::vector<float> partial_;
 };
 
+// f(i) for each of `count` rows; a handful is done before other workers would be awake.
+template <class F>
+void Runtime::each_row(int64_t count, F f) {
+  if (count < 8) {
+    for (int64_t i = 0; i < count; ++i) f(i);
+    return;
+  }
+  Shares shares(count, pool_.size());
+  pool_.run([&](int worker) { shares.each(worker, f); });
+}
+
 }  // namespace pellucid
