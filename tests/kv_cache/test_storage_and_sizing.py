@@ -91,7 +91,7 @@ def test_pool_of_given_bytes() -> None:
 
 
 def test_a_request_larger_than_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "_machine_memory_bytes", lambda: 10**6)
+    monkeypatch.setattr(sizing, "machine_memory_bytes", lambda: 10**6)
     with pytest.raises(InvalidParameterError, match=r"set max_model_len to 43 or less") as caught:
         resolve_num_blocks(config(), EngineArgs(), 2048)
     assert caught.value.field == "max_model_len"

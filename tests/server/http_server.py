@@ -21,6 +21,7 @@ from pellucid.engine.async_llm import AsyncLLM
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.errors import InvalidParameterError
 from pellucid.server.app import create_app
+from pellucid.server.models import ModelPool
 from pellucid.server.running import bind
 from pellucid.server.settings import ServerSettings
 from pellucid.tokenizer.shielding import ControlStrings
@@ -97,10 +98,11 @@ class RunningServer:
         self.engine = engine
         self.settings = ServerSettings(**{"port": 0, "access_log": False, **settings})
         self.async_llm = AsyncLLM(engine, max_queue=self.settings.max_queue)
+        self.models = ModelPool.of_one(self.async_llm, next(iter(self.settings.served_model_name), None))
         socket = bind("127.0.0.1", 0)
         self.port: int = socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        app = create_app(self.async_llm, self.settings, version="0")
+        app = create_app(self.models, self.settings, version="0")
         self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
         # making a client reads the machine's certificates, which takes longer than most requests here
         self._http = httpx.Client(timeout=30, verify=False)
@@ -145,8 +147,9 @@ class RunningServer:
         return error_of(self.post(path, body), status)
 
     def metric(self, name: str) -> float:
-        """The value of a line of /metrics."""
+        """The value of a line of /metrics; the model's name need not be given."""
         for line in self.get("/metrics").text.splitlines():
+            line = line.replace('{model_name="mock"}', "").replace(',model_name="mock"', "")
             if line.startswith(name + " "):
                 return float(line.split()[-1])
         raise AssertionError(f"there is no metric {name}")

@@ -108,7 +108,7 @@ def test_a_port_in_use_is_one_sentence_before_anything_is_loaded() -> None:
         (("--port", "70000"), "port"),
         (("--max-queue", "-1"), "max_queue"),
         (("--max-body-bytes", "0"), "max_body_bytes"),
-        (("--drain-seconds", "-1"), "drain_seconds"),
+        (("--shutdown-timeout", "-1"), "shutdown_timeout"),
         (("--host", "no.such.host.invalid"), "host"),
         (("--api-key", ""), "api_key"),
         (("--port", "0", "--max-num-seqs", "0"), "max_num_seqs"),

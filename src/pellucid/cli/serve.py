@@ -1,4 +1,4 @@
-"""`pellucid serve`: an OpenAI-compatible HTTP server over one model."""
+"""`pellucid serve`: an OpenAI-compatible HTTP server over one model or several."""
 
 from __future__ import annotations
 
@@ -15,21 +15,37 @@ from pellucid.errors import InvalidParameterError
 from pellucid.server.settings import API_KEY_VARIABLE, DEFAULTS, HELP, ServerSettings
 
 if TYPE_CHECKING:
-    from pellucid.engine.llm_engine import LLMEngine
+    from pellucid.engine.async_llm import AsyncLLM
+    from pellucid.server.models import ModelPool
 
+MEMORY_SHARE = 0.8
+"""Of the machine's memory, what loaded models may take when nobody says."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @with_flags()
 def serve(
-    name: Annotated[str | None, typer.Argument(metavar="MODEL", help="The same as -m.", show_default=False)] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="The same as -m. Several may be named: the first is loaded at once and answers requests that name "
+            "none, the others are loaded when they are asked for.",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option("--host", help=HELP["host"])] = DEFAULTS.host,
     port: Annotated[int, typer.Option("--port", metavar="N", help=HELP["port"])] = DEFAULTS.port,
     api_key: Annotated[
         list[str] | None, typer.Option("--api-key", metavar="KEY", help=HELP["api_key"], show_default=False)
     ] = None,
     served_model_name: Annotated[
-        str | None, typer.Option("--served-model-name", metavar="NAME", help=HELP["served_model_name"])
+        list[str] | None,
+        typer.Option("--served-model-name", metavar="NAME", help=HELP["served_model_name"], show_default=False),
+    ] = None,
+    model_memory_bytes: Annotated[
+        int | None,
+        typer.Option("--model-memory-bytes", metavar="N", help=HELP["model_memory_bytes"], show_default=False),
     ] = None,
     max_queue: Annotated[int, typer.Option("--max-queue", metavar="N", help=HELP["max_queue"])] = DEFAULTS.max_queue,
     max_body_bytes: Annotated[
@@ -42,57 +58,92 @@ def serve(
         bool, typer.Option("--access-log/--no-access-log", help=HELP["access_log"])
     ] = DEFAULTS.access_log,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help=HELP["log_prompts"])] = DEFAULTS.log_prompts,
-    drain_seconds: Annotated[
-        float, typer.Option("--drain-seconds", metavar="SECONDS", help=HELP["drain_seconds"])
-    ] = DEFAULTS.drain_seconds,
+    shutdown_timeout: Annotated[
+        float, typer.Option("--shutdown-timeout", metavar="SECONDS", help=HELP["shutdown_timeout"])
+    ] = DEFAULTS.shutdown_timeout,
     *,
     engine: dict[str, Any],
 ) -> int:
-    """Ctrl-C lets running requests finish (--drain-seconds), a second Ctrl-C does not. Without --api-key anybody who
+    """Ctrl-C lets running requests finish (--shutdown-timeout), a second Ctrl-C does not. Without --api-key anybody who
     reaches the port may use it.
     """
-    if name is not None and "model" in engine:
-        raise InvalidParameterError("model", f"two models are named, {name!r} and {engine['model']!r}: give one")
+    if names and "model" in engine:
+        raise InvalidParameterError(
+            "model", f"two models are named, {names[0]!r} and {engine['model']!r} with -m: name all without -m"
+        )
     variable = os.environ.get(API_KEY_VARIABLE)
     settings = ServerSettings(
         host=host,
         port=port,
         api_key=tuple(api_key or ([variable] if variable else [])),
-        served_model_name=served_model_name,
+        served_model_name=tuple(served_model_name or ()),
+        model_memory_bytes=model_memory_bytes,
         max_queue=max_queue,
         max_body_bytes=max_body_bytes,
         cors_origin=tuple(cors_origin or ()),
         access_log=access_log,
         log_prompts=log_prompts,
-        drain_seconds=drain_seconds,
+        shutdown_timeout=shutdown_timeout,
     )
-    return _serve(settings, EngineArgs(**engine if name is None else {**engine, "model": name}))
+    every = [EngineArgs(**{**engine, "model": name}) for name in names or ()] or [EngineArgs(**engine)]
+    return _serve(settings, every)
 
 
-def _serve(settings: ServerSettings, args: EngineArgs) -> int:
+def _serve(settings: ServerSettings, every: list[EngineArgs]) -> int:
     from pellucid.cli.main import version
-    from pellucid.engine.async_llm import AsyncLLM
-    from pellucid.engine.llm_engine import LLMEngine
     from pellucid.server.running import address_of, bind, run
 
+    names = served_names(settings, every)
     bound = bind(settings.host, settings.port)  # before the model is loaded: a port in use is said at once
     if not settings.api_key and settings.host not in LOOPBACK:
         print(f"warning: {settings.host} can be reached from outside and there is no --api-key", file=sys.stderr)
-    engine = LLMEngine.from_args(args, progress=console.progress())
-    line = (
-        f"Pellucid serves {settings.served_model_name or args.model} on http://{address_of(bound)}/v1 · {room(engine)}"
-    )
-    async_llm = AsyncLLM(engine, max_queue=settings.max_queue)
-    run(async_llm, settings, bound, version=version(), on_ready=lambda: print(line, flush=True))
+    pool = model_pool(settings, names, every)
+    first = pool.preload()
+    line = f"Pellucid serves {', '.join(names)} on http://{address_of(bound)}/v1 · {room(first)}"
+    run(pool, settings, bound, version=version(), on_ready=lambda: print(line, flush=True))
     return 0
 
 
-def room(engine: LLMEngine) -> str:
+def served_names(settings: ServerSettings, every: list[EngineArgs]) -> list[str]:
+    """The models' names in the API. Raises `InvalidParameterError` when they are not as many, or one comes twice."""
+    names = list(settings.served_model_name) or [args.model for args in every]
+    if len(names) != len(every):
+        raise InvalidParameterError(
+            "served_model_name",
+            f"served_model_name is given {len(names)} times, but there are {len(every)} models: give one for each",
+        )
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InvalidParameterError("served_model_name", f"two models have the name {twice[0]!r}: give each its own")
+    return names
+
+
+def model_pool(settings: ServerSettings, names: list[str], every: list[EngineArgs]) -> ModelPool:
+    """The models, none of them loaded. They share the cores: a step of one, then a step of another."""
+    from pellucid.engine.async_llm import AsyncLLM
+    from pellucid.engine.llm_engine import LLMEngine
+    from pellucid.engine.loading import needed_bytes
+    from pellucid.engine.turns import Turns
+    from pellucid.kv_cache.sizing import machine_memory_bytes
+    from pellucid.server.models import Model, ModelPool
+
+    turns = Turns() if len(every) > 1 else None
+
+    def model(name: str, args: EngineArgs) -> Model:
+        def load() -> AsyncLLM:
+            engine = LLMEngine.from_args(args, progress=console.progress())
+            return AsyncLLM(engine, max_queue=settings.max_queue, turns=turns)
+
+        return Model(name, load, lambda: needed_bytes(args, console.progress()))
+
+    limit = settings.model_memory_bytes or int(MEMORY_SHARE * machine_memory_bytes())
+    return ModelPool([model(name, args) for name, args in zip(names, every, strict=True)], limit)
+
+
+def room(llm: AsyncLLM) -> str:
     """What the KV cache has room for."""
     from pellucid.model_store.progress import format_bytes
 
-    num_tokens = engine.stats.kv_blocks_total * engine.args.block_size
-    return (
-        f"KV cache for {num_tokens} tokens ({format_bytes(engine.storage.nbytes)}), "
-        f"at most {engine.max_model_len} a request"
-    )
+    num_tokens = llm.stats.kv_blocks_total * llm.args.block_size
+    nbytes = num_tokens * llm.config.kv_bytes_per_token(llm.args.kv_cache_dtype)
+    return f"KV cache for {num_tokens} tokens ({format_bytes(nbytes)}), at most {llm.max_model_len} a request"

@@ -13,10 +13,12 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pellucid.engine.llm_engine import EngineStats, LLMEngine
+from pellucid.engine.turns import Turns
 from pellucid.errors import EngineDeadError, InvalidParameterError, QueueFullError, ShuttingDownError
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -125,12 +127,18 @@ class AsyncLLM:
     """An engine for asyncio. Make it, use it from event loops, `close` it."""
 
     def __init__(
-        self, engine: LLMEngine, *, max_queue: int = DEFAULT_MAX_QUEUE, observer: Observer | None = None
+        self,
+        engine: LLMEngine,
+        *,
+        max_queue: int = DEFAULT_MAX_QUEUE,
+        observer: Observer | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """Start the engine's thread; nobody else may use the engine from now on.
 
         max_queue: sequences that may wait beside the max_num_seqs that run; more raise `QueueFullError`.
         observer: is shown every delta of every request (for metrics).
+        turns: shared by the engines of one process, so that they step one after the other.
         """
         if not isinstance(max_queue, int) or isinstance(max_queue, bool) or max_queue < 0:
             raise InvalidParameterError("max_queue", f"max_queue is {max_queue!r}, but must be a whole number from 0")
@@ -139,7 +147,10 @@ class AsyncLLM:
         self.max_sequences = engine.args.max_num_seqs + max_queue
         """Most sequences that run and wait together."""
         self.observer = observer
+        self.memory_bytes = engine.storage.nbytes + getattr(engine.model, "weight_bytes", 0)
+        """Weights, and the KV cache when all of it is in use."""
         self._engine = engine
+        self._turns: AbstractContextManager[None] = turns or nullcontext()
         self._condition = threading.Condition()
         self._commands: deque[_Add | _Abort] = deque()
         self._in_hand: deque[_Add | _Abort] = deque()
@@ -282,7 +293,9 @@ class AsyncLLM:
                 if must_stop:
                     self._abort(tuple(self._streams))
                 elif engine.has_unfinished_requests():
-                    for output in engine.step():
+                    with self._turns:
+                        outputs = engine.step()
+                    for output in outputs:
                         self._put(output)
                 self._flush()
                 if must_stop:

@@ -32,3 +32,19 @@ def load_parts(args: EngineArgs, progress: Any = None) -> tuple[Model, Tokenizer
             f"{model.config.vocab_size} rows: the two do not belong together"
         )
     return model, tokenizer
+
+
+def needed_bytes(args: EngineArgs, progress: Any = None) -> int:
+    """What weights and KV cache will take, read from the model's header: the tensors in the file, and the pool.
+
+    Raises as `load_parts`, and `InvalidParameterError` as `LLMEngine`.
+    """
+    from pellucid.formats.gguf import GGUFFile
+    from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
+    from pellucid.model_store.store import resolve
+    from pellucid.models.loading import read_config
+
+    with GGUFFile.open(resolve(args.model, progress=progress)) as file:
+        config = read_config(file)[1]
+    num_blocks = resolve_num_blocks(config, args, resolve_max_model_len(config, args))
+    return config.weight_bytes + num_blocks * args.block_size * config.kv_bytes_per_token(args.kv_cache_dtype)

@@ -40,18 +40,18 @@ def resolve_num_blocks(config: ModelConfig, args: EngineArgs, max_model_len: int
     one_request = -(-max_model_len // args.block_size)
     budget = args.kv_cache_memory_bytes
     if budget is None:
-        if one_request * block_bytes > _machine_memory_bytes():
+        if one_request * block_bytes > machine_memory_bytes():
             raise InvalidParameterError(
                 "max_model_len",
                 f"a request of max_model_len {max_model_len} needs {one_request * block_bytes} bytes of KV cache "
-                f"({bytes_per_token} a token), more than this machine's memory of {_machine_memory_bytes()}: "
-                f"set max_model_len to {_machine_memory_bytes() // bytes_per_token} or less",
+                f"({bytes_per_token} a token), more than this machine's memory of {machine_memory_bytes()}: "
+                f"set max_model_len to {machine_memory_bytes() // bytes_per_token} or less",
             )
         return max(one_request, min(DEFAULT_REQUESTS * one_request, DEFAULT_MEMORY_LIMIT // block_bytes))
-    if budget > _machine_memory_bytes():
+    if budget > machine_memory_bytes():
         raise InvalidParameterError(
             "kv_cache_memory_bytes",
-            f"kv_cache_memory_bytes is {budget}, but must be at most this machine's memory, {_machine_memory_bytes()}",
+            f"kv_cache_memory_bytes is {budget}, but must be at most this machine's memory, {machine_memory_bytes()}",
         )
     num_blocks = budget // block_bytes
     if num_blocks < one_request:
@@ -64,5 +64,6 @@ def resolve_num_blocks(config: ModelConfig, args: EngineArgs, max_model_len: int
     return num_blocks
 
 
-def _machine_memory_bytes() -> int:
+def machine_memory_bytes() -> int:
+    """The machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from fastapi import FastAPI
@@ -11,27 +10,20 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from pellucid.engine.async_llm import AsyncLLM
 from pellucid.server.api_errors import ApiError
 from pellucid.server.delivery import CLIENT_GONE
 from pellucid.server.gate import NOTES, Gate
 from pellucid.server.metrics import Metrics
+from pellucid.server.models import ModelPool
 from pellucid.server.routes import Routes
 from pellucid.server.settings import DEFAULTS, ServerSettings
 from pellucid.server.wire import JsonResponse
 
 
-def create_app(async_llm: AsyncLLM, settings: ServerSettings = DEFAULTS, *, version: str = "unknown") -> FastAPI:
-    """An ASGI application over an engine that runs already; who made the AsyncLLM closes it."""
-    metrics = Metrics(async_llm)
-    routes = Routes(
-        llm=async_llm,
-        settings=settings,
-        metrics=metrics,
-        model_name=settings.served_model_name or async_llm.args.model,
-        created=int(time.time()),
-        version=version,
-    )
+def create_app(models: ModelPool, settings: ServerSettings = DEFAULTS, *, version: str = "unknown") -> FastAPI:
+    """An ASGI application over models; who made the pool closes it."""
+    metrics = Metrics(models)
+    routes = Routes(models=models, settings=settings, metrics=metrics, version=version)
     app = FastAPI(
         title="Pellucid", version=version, description="An OpenAI-compatible API. Unknown fields are refused."
     )

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pellucid.server.api_errors import ApiError
 from pellucid.server.metrics import Metrics
+from pellucid.server.models import ON_END, end
 from pellucid.server.settings import ServerSettings
 from pellucid.server.wire import JsonResponse
 
@@ -47,6 +48,7 @@ class Gate:
             request_id = f"req-{uuid.uuid4().hex}"
         notes: dict[str, Any] = {}
         scope[NOTES] = notes
+        scope[ON_END] = []  # here, so that routers which copy the scope share it
         status = 0
         began = time.monotonic()
 
@@ -66,8 +68,12 @@ class Gate:
             else:
                 await self.app(scope, receive, send_with_id)
         finally:
+            end(scope)
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.count_http(route, status)
+            reason = notes.get("error") or ("client_gone" if notes.get("client_gone") else None)
+            if reason is not None:
+                self._metrics.count_failure(reason)
             if self._settings.access_log:
                 self._log(scope, request_id, status, time.monotonic() - began, notes)
 

@@ -1,13 +1,21 @@
-"""What Prometheus reads. The table says what there is; docs/serving.md is made from it."""
+"""What Prometheus reads. The tables say what there is; docs/serving.md is made from them.
+
+Names are vLLM's behind `pellucid_` where vLLM has one, so that a dashboard needs a new prefix and little else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from pellucid.engine.async_llm import AsyncLLM
+from pellucid.engine.async_llm import Observer
+from pellucid.engine.llm_engine import EngineStats
 from pellucid.outputs import RequestOutput
+from pellucid.server.models import Model, ModelPool
+
+MODEL = "model_name"
 
 
 class Metric(NamedTuple):
@@ -16,29 +24,84 @@ class Metric(NamedTuple):
     name: str
     kind: str
     help: str
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = (MODEL,)
     buckets: tuple[float, ...] = ()
 
 
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
-_LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+_LONG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 
-RUNNING = Metric("pellucid_sequences_running", "gauge", "Sequences in the running set.")
-WAITING = Metric("pellucid_sequences_waiting", "gauge", "Sequences that wait for a place.")
-KV_USED = Metric("pellucid_kv_blocks_used", "gauge", "KV blocks in use.")
-KV_TOTAL = Metric("pellucid_kv_blocks", "gauge", "KV blocks there are.")
-KV_RATIO = Metric("pellucid_kv_cache_usage_ratio", "gauge", "KV blocks in use, divided by those there are.")
-STEPS = Metric("pellucid_engine_steps_total", "counter", "Steps of the engine.")
-PREEMPTIONS = Metric("pellucid_preemptions_total", "counter", "Sequences that gave up their KV blocks for others.")
-FINISHED = Metric(
-    "pellucid_answers_total",
+Reader = Callable[[EngineStats], float]
+
+FROM_STATS: dict[Metric, Reader] = {
+    Metric(
+        "pellucid_num_requests_running", "gauge", "Sequences that take part in steps; n answers are n sequences."
+    ): lambda stats: stats.num_running,
+    Metric("pellucid_num_requests_waiting", "gauge", "Sequences that wait for a place."): lambda stats: (
+        stats.num_waiting
+    ),
+    Metric(
+        "pellucid_kv_cache_usage_perc", "gauge", "Share of the KV blocks in use by requests, 1 is all."
+    ): lambda stats: stats.kv_blocks_used / stats.kv_blocks_total,
+    Metric("pellucid_kv_blocks_used", "gauge", "KV blocks that unfinished requests hold."): lambda stats: (
+        stats.kv_blocks_used
+    ),
+    Metric(
+        "pellucid_kv_blocks_cached", "gauge", "Further KV blocks, kept for prompts to come until others need the room."
+    ): lambda stats: stats.kv_blocks_cached,
+    Metric("pellucid_kv_blocks", "gauge", "KV blocks there are."): lambda stats: stats.kv_blocks_total,
+    Metric(
+        "pellucid_prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache."
+    ): lambda stats: stats.prefix_cache_queried_tokens,
+    Metric(
+        "pellucid_prefix_cache_hits_total", "counter", "Prompt tokens found there, and not computed."
+    ): lambda stats: stats.prefix_cache_hit_tokens,
+    Metric(
+        "pellucid_prefix_cache_evicted_blocks_total",
+        "counter",
+        "Cached blocks given up because others needed the room.",
+    ): lambda stats: stats.prefix_cache_evicted_blocks,
+    Metric(
+        "pellucid_num_preemptions_total", "counter", "Sequences that gave up their KV blocks to be computed again."
+    ): lambda stats: stats.num_preemptions,
+    Metric("pellucid_engine_steps_total", "counter", "Forward passes of the engine."): lambda stats: stats.num_steps,
+    Metric(
+        "pellucid_computed_tokens_total",
+        "counter",
+        "Rows of all steps: prompt and output tokens, recomputed ones again.",
+    ): lambda stats: stats.num_tokens_computed,
+}
+"""Read from the engine when the page is asked for; they begin again at 0 when a model is loaded again."""
+
+LOADED = Metric("pellucid_model_loaded", "gauge", "1 while the model is loaded.")
+MEMORY = Metric(
+    "pellucid_model_memory_bytes", "gauge", "What the model takes: weights, and the KV cache when it is full."
+)
+LOADS = Metric("pellucid_model_loads_total", "counter", "How often the model was loaded.")
+EVICTIONS = Metric("pellucid_model_evictions_total", "counter", "How often it was closed to make room for another.")
+FROM_POOL: dict[Metric, Callable[[Model], float]] = {
+    LOADED: lambda model: model.llm is not None,
+    MEMORY: lambda model: model.nbytes,
+    LOADS: lambda model: model.num_loads,
+    EVICTIONS: lambda model: model.num_evictions,
+}
+
+SUCCESS = Metric(
+    "pellucid_request_success_total",
     "counter",
-    "Answers that ended, by finish_reason: stop, length, abort, error.",
+    "Answers that ended, by finish_reason: stop, length, abort (the client left, or the server ended), error.",
+    (MODEL, "finished_reason"),
+)
+FAILURES = Metric(
+    "pellucid_request_failures_total",
+    "counter",
+    "HTTP requests that got no answer or only a part of it, by reason: the `code` of the error, or client_gone.",
     ("reason",),
 )
 REQUESTS = Metric("pellucid_requests_finished_total", "counter", "Requests of which all answers ended.")
 PROMPT_TOKENS = Metric("pellucid_prompt_tokens_total", "counter", "Prompt tokens of requests that gave a token.")
-OUTPUT_TOKENS = Metric("pellucid_output_tokens_total", "counter", "Tokens drawn.")
+OUTPUT_TOKENS = Metric("pellucid_generation_tokens_total", "counter", "Tokens drawn.")
 HTTP = Metric("pellucid_http_requests_total", "counter", "HTTP requests answered.", ("route", "status"))
 TTFT = Metric(
     "pellucid_time_to_first_token_seconds",
@@ -47,7 +110,7 @@ TTFT = Metric(
     buckets=_LONG,
 )
 TPOT = Metric(
-    "pellucid_time_per_output_token_seconds",
+    "pellucid_request_time_per_output_token_seconds",
     "histogram",
     "TPOT: mean time per token after the first, of the first answer; requests with two tokens or more.",
     buckets=_SHORT,
@@ -59,84 +122,125 @@ ITL = Metric(
     buckets=_SHORT,
 )
 E2E = Metric(
-    "pellucid_request_seconds",
+    "pellucid_e2e_request_latency_seconds",
     "histogram",
     "Arrival at the engine to the last token; one for each finished request that gave a token.",
     buckets=_LONG,
 )
-GAUGES = (RUNNING, WAITING, KV_USED, KV_TOTAL, KV_RATIO)
-FROM_STATS = (*GAUGES, STEPS, PREEMPTIONS)
-COUNTED = (FINISHED, REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS, HTTP, TTFT, TPOT, ITL, E2E)
-METRICS = (*FROM_STATS, *COUNTED)
+QUEUE = Metric(
+    "pellucid_request_queue_time_seconds",
+    "histogram",
+    "Arrival at the engine to the first step; one for each finished request that gave a token.",
+    buckets=_LONG,
+)
+PREFILL = Metric(
+    "pellucid_request_prefill_time_seconds", "histogram", "The first step to the first token; the same.", buckets=_LONG
+)
+DECODE = Metric(
+    "pellucid_request_decode_time_seconds", "histogram", "The first token to the last one; the same.", buckets=_LONG
+)
+PROMPT_LENGTH = Metric("pellucid_request_prompt_tokens", "histogram", "Tokens of a prompt; the same.", buckets=_TOKENS)
+OUTPUT_LENGTH = Metric(
+    "pellucid_request_generation_tokens", "histogram", "Tokens of the first answer; the same.", buckets=_TOKENS
+)
+COUNTED = (
+    SUCCESS, FAILURES, REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS, HTTP, TTFT, TPOT, ITL, E2E, QUEUE, PREFILL, DECODE,
+    PROMPT_LENGTH, OUTPUT_LENGTH,
+)  # fmt: skip
+METRICS = (*FROM_STATS, *FROM_POOL, *COUNTED)
 
 
 class Metrics:
     """A registry of its own, so that several servers in one process do not meet."""
 
-    def __init__(self, async_llm: AsyncLLM) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Histogram
+    def __init__(self, models: ModelPool) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 
-        self._async_llm = async_llm
+        self._models = models
         self.registry = CollectorRegistry()
-        self._made: dict[str, Any] = {}
+        self._made: dict[Metric, Any] = {}
         for metric in COUNTED:
             if metric.kind == "counter":
                 made: Any = Counter(metric.name, metric.help, metric.labels, registry=self.registry)
             else:
-                made = Histogram(metric.name, metric.help, buckets=metric.buckets, registry=self.registry)
-            self._made[metric.name] = made
+                made = Histogram(
+                    metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry
+                )
+            self._made[metric] = made
         self.registry.register(self)
-        async_llm.observer = self.observe
+        ProcessCollector(registry=self.registry)
+        models.observe_with(self._observer)
 
-    def observe(self, output: RequestOutput) -> None:
+    def _observer(self, model_name: str) -> Observer:
+        for metric in COUNTED:  # 0 is a value too: a rate over a series that is not there is nothing
+            if metric.labels == (MODEL,):
+                self._made[metric].labels(model_name)
+        return partial(self.observe, model_name)
+
+    def observe(self, model_name: str, output: RequestOutput) -> None:
         """Count a delta; called in the engine's thread."""
         num_tokens = sum(len(completion.token_ids) for completion in output.outputs)
         if num_tokens:
-            self._made[OUTPUT_TOKENS.name].inc(num_tokens)
+            self._made[OUTPUT_TOKENS].labels(model_name).inc(num_tokens)
         for completion in output.outputs:
             if completion.finish_reason is not None:
-                self._made[FINISHED.name].labels(completion.finish_reason).inc()
+                self._made[SUCCESS].labels(model_name, completion.finish_reason).inc()
         if output.finished:
-            self._observe_end(output)
+            self._observe_end(model_name, output)
 
-    def _observe_end(self, output: RequestOutput) -> None:
-        metrics, made = output.metrics, self._made
-        made[REQUESTS.name].inc()
-        if metrics.ttft is None or metrics.last_token_time is None:
+    def _observe_end(self, model_name: str, output: RequestOutput) -> None:
+        metrics = output.metrics
+        self._made[REQUESTS].labels(model_name).inc()
+        first, last = metrics.first_token_time, metrics.last_token_time
+        if metrics.ttft is None or first is None or last is None:
             return
-        made[PROMPT_TOKENS.name].inc(len(output.prompt_token_ids))
-        made[TTFT.name].observe(metrics.ttft)
-        made[E2E.name].observe(metrics.last_token_time - metrics.arrival_time)
+        began = metrics.first_scheduled_time or metrics.arrival_time
+        self._made[PROMPT_TOKENS].labels(model_name).inc(len(output.prompt_token_ids))
         times = metrics.token_times
+        for metric, value in (
+            (TTFT, metrics.ttft),
+            (E2E, last - metrics.arrival_time),
+            (QUEUE, began - metrics.arrival_time),
+            (PREFILL, first - began),
+            (DECODE, last - first),
+            (PROMPT_LENGTH, len(output.prompt_token_ids)),
+            (OUTPUT_LENGTH, len(times)),
+        ):
+            self._made[metric].labels(model_name).observe(value)
+        itl = self._made[ITL].labels(model_name)
         for before, after in pairwise(times):
-            made[ITL.name].observe(after - before)
+            itl.observe(after - before)
         if len(times) > 1:
-            made[TPOT.name].observe((times[-1] - times[0]) / (len(times) - 1))
+            self._made[TPOT].labels(model_name).observe((times[-1] - times[0]) / (len(times) - 1))
 
     def count_http(self, route: str, status: int) -> None:
         """Count an HTTP request; `route` is the pattern, not what the client wrote."""
-        self._made[HTTP.name].labels(route, str(status)).inc()
+        self._made[HTTP].labels(route, str(status)).inc()
+
+    def count_failure(self, reason: str) -> None:
+        """Count a request that failed; `reason` is one of our own words."""
+        self._made[FAILURES].labels(reason).inc()
 
     def collect(self) -> Iterator[Any]:
-        """For the registry: what the engine knows itself, read when it is asked for."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        stats = self._async_llm.stats
-        values = {
-            RUNNING: stats.num_running,
-            WAITING: stats.num_waiting,
-            KV_USED: stats.kv_blocks_used,
-            KV_TOTAL: stats.kv_blocks_total,
-            KV_RATIO: stats.kv_blocks_used / stats.kv_blocks_total,
-            STEPS: stats.num_steps,
-            PREEMPTIONS: stats.num_preemptions,
-        }
-        for metric, value in values.items():
-            family = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
-            yield family(metric.name, metric.help, value=value)
+        """For the registry: what engines and pool know themselves, read when it is asked for."""
+        loaded = [(model.name, llm.stats) for model, llm in self._models.loaded()]
+        for metric, read in FROM_STATS.items():
+            yield _family(metric, [(name, read(stats)) for name, stats in loaded])
+        for metric, tell in FROM_POOL.items():
+            yield _family(metric, [(model.name, tell(model)) for model in self._models.models])
 
     def page(self) -> tuple[bytes, str]:
         """The text and its content type."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+
+def _family(metric: Metric, values: list[tuple[str, float]]) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    kind = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    for name, value in values:
+        family.add_metric([name], float(value))
+    return family

@@ -14,11 +14,12 @@ from pellucid.engine.async_llm import AsyncLLM, EncodedPrompt
 from pellucid.errors import PellucidError
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.answers import Answers, ChatAnswers, CompletionAnswers
-from pellucid.server.api_errors import ApiError, api_error
+from pellucid.server.api_errors import api_error
 from pellucid.server.delivery import EventStream, whole_answer
 from pellucid.server.fields import CHAT, COMPLETIONS, Schema
 from pellucid.server.gate import NOTES
 from pellucid.server.metrics import Metrics
+from pellucid.server.models import Model, ModelInUse, ModelPool
 from pellucid.server.parsing import (
     ApiRequest,
     CompletionRequest,
@@ -68,11 +69,9 @@ def _body(schema: Schema) -> dict[str, Any]:
 class Routes:
     """The handlers, with what they share."""
 
-    llm: AsyncLLM
+    models: ModelPool
     settings: ServerSettings
     metrics: Metrics
-    model_name: str
-    created: int
     version: str
 
     def router(self) -> APIRouter:
@@ -80,7 +79,7 @@ class Routes:
         router = APIRouter()
         add = router.add_api_route
         one, many = {"methods": ["GET"]}, {"methods": ["POST"]}
-        add("/v1/models", self.models, summary="The model that is served", **one)  # type: ignore[arg-type]
+        add("/v1/models", self.list_models, summary="The models that are served", **one)  # type: ignore[arg-type]
         add("/v1/models/{model:path}", self.model, summary="One model", **one)  # type: ignore[arg-type]
         posts = (
             ("/v1/completions", self.completions, "Continue a raw prompt", COMPLETIONS.schema()),
@@ -96,35 +95,38 @@ class Routes:
         add("/metrics", self.get_metrics, summary="For Prometheus", **one)  # type: ignore[arg-type]
         return router
 
-    async def models(self) -> Response:
-        return JsonResponse({"object": "list", "data": [self._model()]})
+    async def list_models(self) -> Response:
+        return JsonResponse({"object": "list", "data": [self._model(model) for model in self.models.models]})
 
     async def model(self, model: str) -> Response:
-        self._check_model(model)
-        return JsonResponse(self._model())
+        return JsonResponse(self._model(self.models.find(model)))
 
     async def completions(self, request: Request) -> Response:
         body = await read_object(request, self.settings.max_body_bytes)
         parsed = parse_completion(body)
         self._note(request, parsed, {"prompt": parsed.prompts})
-        prompts = [await self._encode(prompt) for prompt in parsed.prompts]
-        params = [self._fitting(parsed, prompt) for prompt in prompts]
-        return await self._answer(request, parsed, prompts, params, CompletionAnswers, "cmpl", COMPLETIONS.renamed)
+        used = await self._use(request, body)
+        prompts = [await _encode(used.llm, prompt) for prompt in parsed.prompts]
+        params = [_fitting(used.llm, parsed, prompt) for prompt in prompts]
+        return await self._answer(
+            request, used, parsed, prompts, params, CompletionAnswers, "cmpl", COMPLETIONS.renamed
+        )
 
     async def chat(self, request: Request) -> Response:
         body = await read_object(request, self.settings.max_body_bytes)
-        parsed = parse_chat(body, maps_developer=self._maps_developer)
+        used = await self._use(request, body)
+        parsed = parse_chat(body, maps_developer=_maps_developer(used.llm))
         self._note(request, parsed, {"messages": parsed.messages})
-        prompt = await self._encode(parsed.messages, **parsed.template_options)
+        prompt = await _encode(used.llm, parsed.messages, **parsed.template_options)
         renamed = dict(CHAT.renamed)
         if body.get("max_completion_tokens") is not None:
             renamed["max_tokens"] = "max_completion_tokens"
-        return await self._answer(request, parsed, [prompt], [parsed.params], ChatAnswers, "chatcmpl", renamed)
+        return await self._answer(request, used, parsed, [prompt], [parsed.params], ChatAnswers, "chatcmpl", renamed)
 
     async def tokenize(self, request: Request) -> Response:
         body = await read_object(request, self.settings.max_body_bytes)
         check_names(body, set(TOKENIZE["properties"]), ())
-        self._check_model(body.get("model"))
+        llm = (await self._use(request, body)).llm
         flags = {name: boolean(body, name, default) for name, default in _TOKENIZE_FLAGS.items()}
         if (body.get("prompt") is None) == (body.get("messages") is None):
             raise refused("prompt", "give either prompt or messages")
@@ -132,31 +134,31 @@ class Routes:
             for name in ("add_special_tokens", "parse_special"):
                 if body.get(name) is not None:
                     raise refused(name, f"{name} goes with prompt; messages follow the chat template")
-            messages = check_messages(body["messages"], maps_developer=self._maps_developer)
-            ids = (await self._encode(messages, **template_options(body))).token_ids
+            messages = check_messages(body["messages"], maps_developer=_maps_developer(llm))
+            ids = (await _encode(llm, messages, **template_options(body))).token_ids
         else:
-            ids = await self._tokenize_text(body, flags)
-        answer = {"count": len(ids), "max_model_len": self.llm.max_model_len, "tokens": list(ids)}
+            ids = await _tokenize_text(llm, body, flags)
+        answer = {"count": len(ids), "max_model_len": llm.max_model_len, "tokens": list(ids)}
         if flags["return_token_strs"]:
-            answer["token_strs"] = [self.llm.tokenizer.token_text(i) for i in ids]
+            answer["token_strs"] = [llm.tokenizer.token_text(i) for i in ids]
         return JsonResponse(answer)
 
     async def detokenize(self, request: Request) -> Response:
         body = await read_object(request, self.settings.max_body_bytes)
         check_names(body, set(DETOKENIZE["properties"]), ("tokens",))
-        self._check_model(body.get("model"))
-        tokens, vocab_size = body["tokens"], self.llm.config.vocab_size
+        llm = (await self._use(request, body)).llm
+        tokens, vocab_size = body["tokens"], llm.config.vocab_size
         if not isinstance(tokens, list) or not all(type(i) is int and 0 <= i < vocab_size for i in tokens):
             raise refused("tokens", f"tokens must be a list of token ids, whole numbers from 0 to {vocab_size - 1}")
         skip = boolean(body, "skip_special_tokens")
-        text = await asyncio.to_thread(self.llm.tokenizer.decode, tokens, skip_special_tokens=skip)
+        text = await asyncio.to_thread(llm.tokenizer.decode, tokens, skip_special_tokens=skip)
         return JsonResponse({"prompt": text})
 
     async def health(self) -> Response:
-        return _state(self.llm.is_alive)
+        return _state(self.models.is_alive)
 
     async def ready(self) -> Response:
-        return _state(self.llm.is_ready)
+        return _state(self.models.is_ready)
 
     async def get_version(self) -> Response:
         return JsonResponse({"version": self.version})
@@ -168,6 +170,7 @@ class Routes:
     async def _answer(
         self,
         request: Request,
+        used: ModelInUse,
         parsed: ApiRequest,
         prompts: list[EncodedPrompt],
         params: list[SamplingParams],
@@ -177,12 +180,12 @@ class Routes:
     ) -> Response:
         name = f"{prefix}-{uuid.uuid4().hex}"
         try:
-            stream = await self.llm.submit(prompts, params, request_id=name)
+            stream = await used.llm.submit(prompts, params, request_id=name)
         except PellucidError as error:
             raise api_error(error, renamed) from None
         notes = request.scope[NOTES]
         notes["id"] = name
-        answers = kind(name, self.model_name, parsed, stream.request_ids, self.llm.tokenizer, keep=not parsed.stream)
+        answers = kind(name, used.name, parsed, stream.request_ids, used.llm.tokenizer, keep=not parsed.stream)
         if parsed.stream:
             return EventStream(stream, answers, notes)
         try:
@@ -190,58 +193,58 @@ class Routes:
         except PellucidError as error:
             raise api_error(error) from None
 
-    async def _encode(self, prompt: Any, **options: Any) -> EncodedPrompt:
-        try:
-            return await self.llm.encode(prompt, **options)
-        except PellucidError as error:
-            raise api_error(error) from None
+    async def _use(self, request: Request, body: dict[str, Any]) -> ModelInUse:
+        """The model that the body names, loaded, until the answer is delivered."""
+        name = body.get("model")
+        if name is not None and not isinstance(name, str):
+            raise refused("model", "model must be a string")
+        return await self.models.acquire(request.scope, name)
 
-    async def _tokenize_text(self, body: dict[str, Any], flags: dict[str, bool]) -> list[int]:
-        if not isinstance(body["prompt"], str):
-            raise refused("prompt", "prompt must be a string")
-        options = {name: flags[name] for name in ("add_special_tokens", "parse_special")}
-        try:
-            ids: list[int] = await asyncio.to_thread(self.llm.tokenizer.encode, body["prompt"], **options)
-        except PellucidError as error:
-            raise api_error(error) from None
-        return ids
-
-    def _fitting(self, parsed: CompletionRequest, prompt: EncodedPrompt) -> SamplingParams:
-        """The default of max_tokens gives way where less room is left; what a client asks for never does."""
-        limit = parsed.params.max_tokens
-        if parsed.max_tokens_is_default and limit and len(prompt.token_ids) + limit > self.llm.max_model_len:
-            return replace(parsed.params, max_tokens=None)
-        return parsed.params
-
-    @property
-    def _maps_developer(self) -> bool:
-        return "developer" not in (self.llm.tokenizer.chat_template or "")
-
-    def _model(self) -> dict[str, Any]:
+    def _model(self, model: Model) -> dict[str, Any]:
         return {
-            "id": self.model_name,
+            "id": model.name,
             "object": "model",
-            "created": self.created,
+            "created": self.models.created,
             "owned_by": "pellucid",
-            "max_model_len": self.llm.max_model_len,
+            "max_model_len": None if model.llm is None else model.llm.max_model_len,
         }
 
-    def _check_model(self, name: str | None) -> None:
-        if name is not None and name != self.model_name:
-            raise ApiError(
-                404,
-                f"the model {name[:128]!r} is not served here; {self.model_name!r} is",
-                param="model",
-                code="model_not_found",
-            )
-
     def _note(self, request: Request, parsed: ApiRequest, prompt: dict[str, Any]) -> None:
-        """Check the model, and leave what the access log should have."""
-        self._check_model(parsed.model)
+        """Leave what the access log should have."""
         notes = request.scope[NOTES]
         notes["stream"], notes["user"] = parsed.stream, parsed.user
         if self.settings.log_prompts:
             notes |= prompt
+
+
+async def _encode(llm: AsyncLLM, prompt: Any, **options: Any) -> EncodedPrompt:
+    try:
+        return await llm.encode(prompt, **options)
+    except PellucidError as error:
+        raise api_error(error) from None
+
+
+async def _tokenize_text(llm: AsyncLLM, body: dict[str, Any], flags: dict[str, bool]) -> list[int]:
+    if not isinstance(body["prompt"], str):
+        raise refused("prompt", "prompt must be a string")
+    options = {name: flags[name] for name in ("add_special_tokens", "parse_special")}
+    try:
+        ids: list[int] = await asyncio.to_thread(llm.tokenizer.encode, body["prompt"], **options)
+    except PellucidError as error:
+        raise api_error(error) from None
+    return ids
+
+
+def _fitting(llm: AsyncLLM, parsed: CompletionRequest, prompt: EncodedPrompt) -> SamplingParams:
+    """The default of max_tokens gives way where less room is left; what a client asks for never does."""
+    limit = parsed.params.max_tokens
+    if parsed.max_tokens_is_default and limit and len(prompt.token_ids) + limit > llm.max_model_len:
+        return replace(parsed.params, max_tokens=None)
+    return parsed.params
+
+
+def _maps_developer(llm: AsyncLLM) -> bool:
+    return "developer" not in (llm.tokenizer.chat_template or "")
 
 
 _TOKENIZE_FLAGS = {"add_special_tokens": True, "parse_special": False, "return_token_strs": False}

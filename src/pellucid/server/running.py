@@ -11,14 +11,15 @@ from typing import Any
 
 import uvicorn
 
-from pellucid.engine.async_llm import AsyncLLM
 from pellucid.errors import InvalidParameterError
 from pellucid.server.app import create_app
+from pellucid.server.models import ModelPool
 from pellucid.server.settings import ServerSettings
 
 CLOSE_SECONDS = 5
 """Once all requests have ended, what connections get to close."""
 KEEP_ALIVE_SECONDS = 75
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -55,25 +56,25 @@ class _Server(uvicorn.Server):
 
 
 def run(
-    async_llm: AsyncLLM,
+    models: ModelPool,
     settings: ServerSettings,
     bound: socket.socket,
     *,
     version: str = "unknown",
     on_ready: Callable[[], Any] = lambda: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then drain: no new requests, running ones get `drain_seconds`, a second signal
-    ends them at once.
+    """Serve until SIGINT or SIGTERM, then drain: no new requests, running ones get `shutdown_timeout`, a second signal
+    ends them at once. From then on the process ignores both, so that it ends in peace.
     """
-    asyncio.run(_serve(async_llm, settings, bound, version, on_ready))
+    asyncio.run(_serve(models, settings, bound, version, on_ready))
 
 
 async def _serve(
-    async_llm: AsyncLLM, settings: ServerSettings, bound: socket.socket, version: str, on_ready: Callable[[], Any]
+    models: ModelPool, settings: ServerSettings, bound: socket.socket, version: str, on_ready: Callable[[], Any]
 ) -> None:
     server = _Server(
         uvicorn.Config(
-            create_app(async_llm, settings, version=version),
+            create_app(models, settings, version=version),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -84,8 +85,8 @@ async def _serve(
     )
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[None] = asyncio.Queue()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, signals.put_nowait, None)
+    for number in SIGNALS:  # not the loop's own handlers: when it closes, it would put back those that interrupt
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(signals.put_nowait, None))
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     first = asyncio.create_task(signals.get())
     try:
@@ -94,18 +95,20 @@ async def _serve(
         if not serving.done():
             on_ready()
         await asyncio.wait((serving, first), return_when=asyncio.FIRST_COMPLETED)
-        await _drain(async_llm, settings.drain_seconds, signals)
+        await _drain(models, settings.shutdown_timeout, signals)
     finally:
         first.cancel()
         server.should_exit = True
         await serving
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
 
-async def _drain(async_llm: AsyncLLM, seconds: float, signals: asyncio.Queue[None]) -> None:
-    closing = asyncio.create_task(async_llm.close(seconds))
+async def _drain(models: ModelPool, seconds: float, signals: asyncio.Queue[None]) -> None:
+    closing = asyncio.create_task(models.close(seconds))
     second = asyncio.create_task(signals.get())
     await asyncio.wait((closing, second), return_when=asyncio.FIRST_COMPLETED)
     second.cancel()
     if not closing.done():
-        await async_llm.close(0.0)
+        await models.close(0.0)
     await closing

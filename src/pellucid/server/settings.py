@@ -9,6 +9,13 @@ from pellucid.errors import InvalidParameterError
 
 API_KEY_VARIABLE = "PELLUCID_API_KEY"
 
+_WHOLE_NUMBERS = (
+    ("port", 0, 65535),
+    ("max_queue", 0, 2**31),
+    ("max_body_bytes", 1, 2**31),
+    ("model_memory_bytes", 1, 2**63 - 1),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
@@ -20,8 +27,19 @@ class ServerSettings:
         default=(),
         metadata={"help": f"A key that clients must send; may be repeated. ${API_KEY_VARIABLE} when not given."},
     )
-    served_model_name: str | None = field(
-        default=None, metadata={"help": "Name of the model in the API; the name it was loaded by when unset."}
+    served_model_name: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "Name of the model in the API, once for each model in their order; the names they were loaded by "
+            "when unset."
+        },
+    )
+    model_memory_bytes: int | None = field(
+        default=None,
+        metadata={
+            "help": "What all loaded models may take together, weights and KV caches; the one unused for longest is "
+            "closed for another. 0.8 of the machine's memory when unset."
+        },
     )
     max_queue: int = field(
         default=DEFAULT_MAX_QUEUE,
@@ -35,25 +53,28 @@ class ServerSettings:
     )
     access_log: bool = field(default=True, metadata={"help": "A line of JSON on stderr for each request."})
     log_prompts: bool = field(default=False, metadata={"help": "Prompts in the access log too."})
-    drain_seconds: float = field(
+    shutdown_timeout: float = field(
         default=30.0, metadata={"help": "At the end, how long running requests may take to finish."}
     )
 
     def __post_init__(self) -> None:
-        for name, low, high in (("port", 0, 65535), ("max_queue", 0, 2**31), ("max_body_bytes", 1, 2**31)):
+        for name, low, high in _WHOLE_NUMBERS:
             value = getattr(self, name)
+            if value is None and name == "model_memory_bytes":
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise InvalidParameterError(
                     name, f"{name} is {value!r}, but must be a whole number from {low} to {high}"
                 )
-        if not 0 <= self.drain_seconds <= 86400:
+        if not 0 <= self.shutdown_timeout <= 86400:
             raise InvalidParameterError(
-                "drain_seconds", f"drain_seconds is {self.drain_seconds!r}, but must be a number from 0 to 86400"
+                "shutdown_timeout",
+                f"shutdown_timeout is {self.shutdown_timeout!r}, but must be a number from 0 to 86400",
             )
         if any(not key or not key.isascii() or key != key.strip() for key in self.api_key):
             raise InvalidParameterError("api_key", "an api_key is empty, or has spaces around it or is not ASCII")
-        for name in ("host", "served_model_name"):
-            if getattr(self, name) == "":
+        for name, values in (("host", (self.host,)), ("served_model_name", self.served_model_name)):
+            if "" in values:
                 raise InvalidParameterError(name, f"{name} is empty, but must be a name")
 
 
