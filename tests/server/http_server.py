@@ -92,13 +92,19 @@ def mock_engine(*, step_seconds: float = 0.0, add_bos: bool = False, context: in
 
 
 class RunningServer:
-    """Serves while entered; afterwards the engine must be whole and its KV cache empty."""
+    """Serves while entered; afterwards the engine must be whole and its KV cache empty.
 
-    def __init__(self, engine: LLMEngine, **settings: Any) -> None:
+    models: a pool of several, of which the first is `engine`'s.
+    """
+
+    def __init__(self, engine: LLMEngine, *, models: ModelPool | None = None, **settings: Any) -> None:
         self.engine = engine
         self.settings = ServerSettings(**{"port": 0, "access_log": False, **settings})
-        self.async_llm = AsyncLLM(engine, max_queue=self.settings.max_queue)
-        self.models = ModelPool.of_one(self.async_llm, next(iter(self.settings.served_model_name), None))
+        if models is None:
+            llm = AsyncLLM(engine, max_queue=self.settings.max_queue)
+            models = ModelPool.of_one(llm, next(iter(self.settings.served_model_name), None))
+        self.models = models
+        self.async_llm = models.preload()
         socket = bind("127.0.0.1", 0)
         self.port: int = socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -119,7 +125,7 @@ class RunningServer:
     ) -> None:
         self._http.close()
         self._server.should_exit = True
-        asyncio.run(self.async_llm.close())
+        asyncio.run(self.models.close())
         self._thread.join(10)
         if self.async_llm._failure is None:
             self.engine.check_integrity()

@@ -214,7 +214,7 @@ class ModelPool:
         deadline = time.monotonic() + ROOM_WAIT_SECONDS
         while sum(other.nbytes for other, _ in self.loaded()) + needed > self.memory_bytes:
             self._fell_idle.clear()
-            idle = [other for other, llm in self.loaded() if other.num_users == 0 and not llm.num_unfinished]
+            idle = [other for other, _ in self.loaded() if other.num_users == 0]
             if idle:
                 await self._evict(min(idle, key=lambda other: other.last_used))
                 continue
