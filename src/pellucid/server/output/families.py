@@ -1,0 +1,99 @@
+"""Which models write their tool calls how. The chat template shows it; --tool-call-parser says it where that fails."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pellucid.errors import InvalidParameterError
+from pellucid.server.output.call_readers import CallReader, JsonCallReader, NamedCallReader, XmlCallReader
+from pellucid.server.output.tool_calls import CallMarks, ToolCallParser
+
+Schemas = Mapping[str, Mapping[str, Any]]
+"""By tool: the JSON schema of its parameters."""
+
+
+def _json_reader(char: str, _: Schemas) -> CallReader | None:
+    return JsonCallReader() if char == "{" else None
+
+
+def _mistral_reader(char: str, _: Schemas) -> CallReader | None:
+    if char == "{":
+        return JsonCallReader()
+    return NamedCallReader() if re.match(r"\w", char) else None
+
+
+def _xml_reader(char: str, schemas: Schemas) -> CallReader | None:
+    return XmlCallReader(schemas) if char == "<" else None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFamily:
+    """How one family of models writes calls."""
+
+    name: str
+    marks: CallMarks
+    shown_by: tuple[str, ...]
+    """Texts that a chat template of the family has, all of them."""
+    reader: Callable[[str, Schemas], CallReader | None] = _json_reader
+    arguments_key: str = "arguments"
+    id_length: int = 24
+    """Letters and digits of a call's id; with 24, OpenAI's prefix stands before them."""
+
+    def parser(self, schemas: Schemas) -> ToolCallParser:
+        """A parser for one answer."""
+        return ToolCallParser(self.marks, lambda char: self.reader(char, schemas), schemas.keys())
+
+    def new_id(self) -> str:
+        """An id for a call, as the family's template takes it."""
+        text = "".join(secrets.choice(_ID_CHARACTERS) for _ in range(self.id_length))
+        return f"call_{text}" if self.id_length == 24 else text
+
+
+_ID_CHARACTERS = string.ascii_letters + string.digits
+_FAMILIES = (
+    ToolFamily("qwen3_coder", CallMarks(("<tool_call>",), "</tool_call>"), ("<function=", "<parameter="), _xml_reader),
+    ToolFamily("phi4_mini_json", CallMarks(("<|tool_call|>",), "<|/tool_call|>"), ("<|tool_call|>", "<|/tool_call|>")),
+    ToolFamily("granite", CallMarks(("<|tool_call|>", "<tool_call>")), ("<|tool_call|>",)),
+    ToolFamily("hermes", CallMarks(("<tool_call>",), "</tool_call>"), ("<tool_call>",)),
+    ToolFamily("mistral", CallMarks(("[TOOL_CALLS]",)), ("[TOOL_CALLS]",), _mistral_reader, id_length=9),
+    ToolFamily(
+        "llama3_json",
+        CallMarks(("<|python_tag|>",), may_lack=True),
+        ("<|start_header_id|>", '"parameters"'),
+        arguments_key="parameters",
+    ),
+)
+TOOL_FAMILIES: Mapping[str, ToolFamily] = {family.name: family for family in _FAMILIES}
+"""By vLLM's names of parsers, in the order in which templates are looked at."""
+FALLBACK_FAMILY = TOOL_FAMILIES["hermes"]
+"""What is asked of models whose template knows no tools."""
+
+
+def tool_family(parser: str, templates: Sequence[str], knows_tools: bool) -> ToolFamily | None:
+    """The family for a parser's name; "auto" looks at the chat templates. None: none is known.
+
+    knows_tools: the template has a place for tools; others get them as `FALLBACK_FAMILY` does.
+    """
+    if parser != "auto":
+        return TOOL_FAMILIES[parser]
+    if not knows_tools:
+        return FALLBACK_FAMILY
+    for template in templates:
+        for family in TOOL_FAMILIES.values():
+            if all(text in template for text in family.shown_by):
+                return family
+    return None
+
+
+def check_tool_parser(name: str) -> None:
+    """Raises `InvalidParameterError` for a name that is not in the table."""
+    allowed = ("auto", *TOOL_FAMILIES)
+    if name not in allowed:
+        raise InvalidParameterError(
+            "tool_call_parser", f"tool_call_parser is {name!r}, but must be one of {', '.join(allowed)}"
+        )
