@@ -97,7 +97,9 @@ class RunningServer:
     models: a pool of several, of which the first is `engine`'s.
     """
 
-    def __init__(self, engine: LLMEngine, *, models: ModelPool | None = None, **settings: Any) -> None:
+    def __init__(
+        self, engine: LLMEngine, *, models: ModelPool | None = None, tracing: Any = None, **settings: Any
+    ) -> None:
         self.engine = engine
         self.settings = ServerSettings(**{"port": 0, "access_log": False, **settings})
         if models is None:
@@ -108,7 +110,7 @@ class RunningServer:
         socket = bind("127.0.0.1", 0)
         self.port: int = socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        app = create_app(self.models, self.settings, version="0")
+        app = create_app(self.models, self.settings, version="0", tracing=tracing)
         self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
         # making a client reads the machine's certificates, which takes longer than most requests here
         self._http = httpx.Client(timeout=30, verify=False)

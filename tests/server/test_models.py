@@ -56,6 +56,10 @@ class Zoo:
         return {model.name for model, _ in self.pool.loaded()}
 
 
+def engine_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "pellucid-engine"}
+
+
 def ask(server: RunningServer, model: str | None = None, prompt: str = "abc", **fields: Any) -> str:
     named = {} if model is None else {"model": model}
     response = server.post(COMPLETIONS, {"prompt": prompt, "seed": 1, **named, **fields})
@@ -84,7 +88,7 @@ def test_models_are_loaded_when_they_are_asked_for() -> None:
 
 
 def test_the_model_unused_for_longest_makes_room() -> None:
-    zoo = Zoo()
+    before, zoo = engine_threads(), Zoo()
     with zoo.server() as server:
         for name in ("b", "a", "c"):
             ask(server, name)
@@ -101,7 +105,7 @@ def test_the_model_unused_for_longest_makes_room() -> None:
         assert server.get("/ready").status_code == 200
     for engine in zoo.engines.values():
         engine.check_integrity()
-    assert not [thread for thread in threading.enumerate() if thread.name == "pellucid-engine"]
+    assert engine_threads() == before
 
 
 def test_requests_in_flight_keep_their_model_and_others_wait_for_room() -> None:
@@ -199,13 +203,13 @@ def test_many_who_ask_at_once_load_it_once_and_a_client_that_leaves_holds_nothin
 
 
 def test_closing_while_a_model_is_loaded() -> None:
-    zoo = Zoo(load_seconds=0.2)
+    before, zoo = engine_threads(), Zoo(load_seconds=0.2)
     with zoo.server() as server, ThreadPoolExecutor(1) as threads:
         asked = threads.submit(server.post, COMPLETIONS, {"model": "b", "prompt": "x"})
         wait_for(lambda: "b" in zoo.loads)
         asyncio.run(zoo.pool.close())
         assert error_of(asked.result(), 503)["code"] == "shutting_down"
-    assert not [thread for thread in threading.enumerate() if thread.name == "pellucid-engine"]
+    assert engine_threads() == before
 
 
 def test_two_engines_step_in_turns() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import logging
+import re
+from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from http_server import RunningServer, mock_engine, wait_for
 
+from pellucid.server.logs import Log
 from pellucid.server.metrics import METRICS
 
 COMPLETIONS_PATH = "/v1/completions"
@@ -95,6 +102,10 @@ def test_the_access_log_has_prompts_only_when_asked(capfd: pytest.CaptureFixture
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["path"] for line in lines] == [COMPLETIONS_PATH, "/v1/chat/completions", "/nothing"]
     first, second, third = lines
+    assert {line["level"] for line in lines} == {"info"}
+    assert first["model"] == "mock"
+    assert 0 <= first["queue_seconds"] <= first["ttft_seconds"] <= first["seconds"]
+    assert first["tpot_seconds"] > 0
     assert (first["status"], first["user"], first["stream"]) == (200, "u1", False)
     assert (first["prompt_tokens"], first["completion_tokens"], len(first["finish_reasons"])) == (12, 3, 1)
     assert first["id"].startswith("cmpl-")
@@ -104,3 +115,88 @@ def test_the_access_log_has_prompts_only_when_asked(capfd: pytest.CaptureFixture
     assert ("my own words" in text) is log_prompts
     assert "secret=1" not in text
     assert "topsecretkey" not in text
+
+
+def test_text_lines_and_levels(capfd: pytest.CaptureFixture[str]) -> None:
+    with RunningServer(mock_engine(), access_log=True, log_format="text") as server:
+        server.post(COMPLETIONS_PATH, {"prompt": "my own words", "user": "a b\nc"}, headers={"X-Request-Id": "r1"})
+    [line] = capfd.readouterr().err.splitlines()
+    assert f"INFO POST {COMPLETIONS_PATH} 200 request_id=r1" in line
+    assert 'user="a b\\nc"' in line
+    assert "prompt_tokens=12" in line
+    assert "my own words" not in line
+    with RunningServer(mock_engine(), access_log=True, log_level="warning") as server:
+        server.post(COMPLETIONS_PATH, {"prompt": "a"})
+        server.post(COMPLETIONS_PATH, {"prompt": ""})
+        asyncio.run(server.models.close())
+        server.post(COMPLETIONS_PATH, {"prompt": "a"})
+    [line] = capfd.readouterr().err.splitlines()
+    assert (json.loads(line)["status"], json.loads(line)["level"]) == (503, "warning")
+
+
+def test_the_servers_own_words_are_lines_of_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+    with Log("json", "info").installed():
+        try:
+            raise ValueError("two\nlines")
+        except ValueError:
+            logging.getLogger("uvicorn.error").exception("Exception in ASGI application\n")
+        logging.getLogger("uvicorn.error").info("Started")
+    [line] = capfd.readouterr().err.splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["event"], entry["logger"]) == ("error", "log", "uvicorn.error")
+    assert "ValueError: two" in entry["traceback"]
+
+
+def test_failures_are_counted_by_reason() -> None:
+    with RunningServer(mock_engine(step_seconds=0.002), max_queue=0, api_key=("k",)) as server:
+        http = httpx.Client(headers={"Authorization": "Bearer k"}, base_url=server.url)
+        for body in ({"prompt": "a", "n": 0}, {"prompt": "a" * 5000}, {"prompt": "#"}, {"prompt": "a", "model": "x"}):
+            assert http.post(COMPLETIONS_PATH, json=body).status_code >= 400
+        server.post(COMPLETIONS_PATH, {"prompt": "a"})
+        with (
+            contextlib.suppress(httpx.ReadTimeout),
+            http.stream(
+                "POST", COMPLETIONS_PATH, json={"prompt": "a", "max_tokens": 3000, "ignore_eos": True}, timeout=0.1
+            ),
+        ):
+            pass
+        wait_for(lambda: server.async_llm.num_unfinished == 0)
+        page = http.get("/metrics").text
+        http.close()
+    found = re.findall(r'pellucid_request_failures_total\{reason="(\w+)"\} ([\d.]+)', page)
+    reasons = (
+        "invalid_parameter",
+        "context_length_exceeded",
+        "request_failed",
+        "model_not_found",
+        "invalid_api_key",
+        "client_gone",
+    )
+    assert dict(found) == dict.fromkeys(reasons, "1.0")
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    path = Path(__file__).parents[2] / "docs" / "grafana" / "pellucid.json"
+    dashboard = json.loads(path.read_text(encoding="utf-8"))
+    known = {metric.name for metric in METRICS}
+    for metric in METRICS:
+        if metric.kind == "histogram":
+            known |= {f"{metric.name}_{part}" for part in ("bucket", "sum", "count")}
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    asked = {name for query in queries for name in re.findall(r"\bpellucid_\w+", query)}
+    assert len(queries) >= 12
+    assert asked <= known
+    assert {"pellucid_time_to_first_token_seconds_bucket", "pellucid_kv_cache_usage_perc"} <= asked
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_the_page_has_every_metric_and_no_other() -> None:
+    """docs/serving.md against /metrics itself, not against the table that both are made from."""
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    documented = dict(re.findall(r"^\| `(pellucid_\w+)` \| (\w+) \|", page, re.MULTILINE))
+    with RunningServer(mock_engine()) as server:
+        server.client().completions.create(model="mock", prompt="a")
+        text = server.get("/metrics").text
+    shown = dict(re.findall(r"^# TYPE (pellucid_\w+) (\w+)$", text, re.MULTILINE))
+    shown = {name: kind for name, kind in shown.items() if not name.endswith("_created")}
+    assert shown == documented

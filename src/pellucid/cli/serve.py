@@ -57,7 +57,16 @@ def serve(
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help=HELP["access_log"])
     ] = DEFAULTS.access_log,
+    log_format: Annotated[
+        str, typer.Option("--log-format", metavar="FORM", help=HELP["log_format"])
+    ] = DEFAULTS.log_format,
+    log_level: Annotated[
+        str, typer.Option("--log-level", metavar="LEVEL", help=HELP["log_level"])
+    ] = DEFAULTS.log_level,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help=HELP["log_prompts"])] = DEFAULTS.log_prompts,
+    otlp_endpoint: Annotated[
+        str | None, typer.Option("--otlp-endpoint", metavar="URL", help=HELP["otlp_endpoint"], show_default=False)
+    ] = None,
     shutdown_timeout: Annotated[
         float, typer.Option("--shutdown-timeout", metavar="SECONDS", help=HELP["shutdown_timeout"])
     ] = DEFAULTS.shutdown_timeout,
@@ -82,7 +91,10 @@ def serve(
         max_body_bytes=max_body_bytes,
         cors_origin=tuple(cors_origin or ()),
         access_log=access_log,
+        log_format=log_format,
+        log_level=log_level,
         log_prompts=log_prompts,
+        otlp_endpoint=otlp_endpoint,
         shutdown_timeout=shutdown_timeout,
     )
     every = [EngineArgs(**{**engine, "model": name}) for name in names or ()] or [EngineArgs(**engine)]
@@ -97,10 +109,15 @@ def _serve(settings: ServerSettings, every: list[EngineArgs]) -> int:
     bound = bind(settings.host, settings.port)  # before the model is loaded: a port in use is said at once
     if not settings.api_key and settings.host not in LOOPBACK:
         print(f"warning: {settings.host} can be reached from outside and there is no --api-key", file=sys.stderr)
+    tracing = None
+    if settings.otlp_endpoint is not None:
+        from pellucid.server.tracing import Tracing
+
+        tracing = Tracing.to_endpoint(settings.otlp_endpoint, version=version())
     pool = model_pool(settings, names, every)
     first = pool.preload()
     line = f"Pellucid serves {', '.join(names)} on http://{address_of(bound)}/v1 · {room(first)}"
-    run(pool, settings, bound, version=version(), on_ready=lambda: print(line, flush=True))
+    run(pool, settings, bound, version=version(), tracing=tracing, on_ready=lambda: print(line, flush=True))
     return 0
 
 

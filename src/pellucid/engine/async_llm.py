@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pellucid.engine.llm_engine import EngineStats, LLMEngine
 from pellucid.engine.turns import Turns
 from pellucid.errors import EngineDeadError, InvalidParameterError, QueueFullError, ShuttingDownError
-from pellucid.outputs import RequestOutput
+from pellucid.outputs import RequestMetrics, RequestOutput
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class DeltaStream(AsyncIterator[RequestOutput]):
         self.request_ids = tuple(request_ids)
         self.loop = asyncio.get_running_loop()
         self.accepted: asyncio.Future[None] = self.loop.create_future()
+        self.metrics: dict[str, RequestMetrics] = {}
+        """Times of the requests that have given something, by id."""
         self._llm = llm
         self._inbox: deque[RequestOutput | BaseException] = deque()
         self._arrived = asyncio.Event()
@@ -106,6 +108,8 @@ class DeltaStream(AsyncIterator[RequestOutput]):
                 self.accepted.set_exception(item)
                 return
             self.accepted.set_result(None)
+        if isinstance(item, RequestOutput):
+            self.metrics[item.request_id] = item.metrics
         if item is not None and self._num_unread:
             self._inbox.append(item)
             self._arrived.set()
@@ -116,6 +120,7 @@ class _Add:
     stream: DeltaStream
     prompts: Sequence[EncodedPrompt]
     params: Sequence[SamplingParams]
+    arrival_time: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +183,9 @@ class AsyncLLM:
         Ending the iteration early aborts the request. Raises as `LLMEngine.add_request`, and `QueueFullError`,
         `ShuttingDownError` or `EngineDeadError`.
         """
+        began = time.monotonic()
         encoded = await self.encode(prompt, **template_options)
-        stream = await self.submit([encoded], [params or SamplingParams()], request_id=request_id)
+        stream = await self.submit([encoded], [params or SamplingParams()], request_id=request_id, arrival_time=began)
         try:
             async for output in stream:
                 yield output
@@ -206,11 +212,14 @@ class AsyncLLM:
         params: Sequence[SamplingParams],
         *,
         request_id: str | None = None,
+        arrival_time: float | None = None,
     ) -> DeltaStream:
         """Queue one request for each prompt, all of them or none; returns when the engine has taken them.
 
-        Several are named `request_id`-0, -1 and so on. Errors as `generate`.
+        Several are named `request_id`-0, -1 and so on. `arrival_time` (time.monotonic()) is when the caller asked, now
+        when unset; TTFT counts from it. Errors as `generate`.
         """
+        arrival_time = time.monotonic() if arrival_time is None else arrival_time
         name = request_id or f"request-{uuid.uuid4().hex}"
         num_sequences = sum(one.n for one in params)
         if num_sequences > self.max_sequences:
@@ -221,7 +230,7 @@ class AsyncLLM:
             )
         stream = DeltaStream(self, [name] if len(prompts) == 1 else [f"{name}-{i}" for i in range(len(prompts))])
         try:
-            self._post(_Add(stream, prompts, params))
+            self._post(_Add(stream, prompts, params, arrival_time))
             await stream.accepted
         except BaseException:
             stream.abort()
@@ -313,7 +322,9 @@ class AsyncLLM:
                 raise ShuttingDownError()
             self._check_room(sum(one.n for one in command.params))
             for name, prompt, params in zip(command.stream.request_ids, command.prompts, command.params, strict=True):
-                self._engine.add_request(name, prompt.token_ids, params, prompt_text=prompt.text)
+                self._engine.add_request(
+                    name, prompt.token_ids, params, prompt_text=prompt.text, arrival_time=command.arrival_time
+                )
                 added.append(name)
         except Exception as error:
             for name in added:

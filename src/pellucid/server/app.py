@@ -17,11 +17,18 @@ from pellucid.server.metrics import Metrics
 from pellucid.server.models import ModelPool
 from pellucid.server.routes import Routes
 from pellucid.server.settings import DEFAULTS, ServerSettings
+from pellucid.server.tracing import Tracing
 from pellucid.server.wire import JsonResponse
 
 
-def create_app(models: ModelPool, settings: ServerSettings = DEFAULTS, *, version: str = "unknown") -> FastAPI:
-    """An ASGI application over models; who made the pool closes it."""
+def create_app(
+    models: ModelPool,
+    settings: ServerSettings = DEFAULTS,
+    *,
+    version: str = "unknown",
+    tracing: Tracing | None = None,
+) -> FastAPI:
+    """An ASGI application over models; who made the pool and the tracing closes them."""
     metrics = Metrics(models)
     routes = Routes(models=models, settings=settings, metrics=metrics, version=version)
     app = FastAPI(
@@ -32,7 +39,7 @@ def create_app(models: ModelPool, settings: ServerSettings = DEFAULTS, *, versio
     app.add_exception_handler(HTTPException, _refuse_http)
     app.add_exception_handler(ClientDisconnect, _nobody_there)
     app.add_exception_handler(Exception, _apologize)
-    app.add_middleware(Gate, settings=settings, metrics=metrics)
+    app.add_middleware(Gate, settings=settings, metrics=metrics, tracing=tracing)
     if settings.cors_origin:  # the outermost: a browser asks beforehand without the key
         app.add_middleware(
             CORSMiddleware,

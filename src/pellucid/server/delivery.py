@@ -123,6 +123,7 @@ def _event(value: Any) -> bytes:
 def _note(notes: dict[str, Any], answers: Answers, watch: Watch) -> None:
     usage = answers.usage()
     notes["prompt_tokens"], notes["completion_tokens"] = usage["prompt_tokens"], usage["completion_tokens"]
+    notes["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"]
     notes["finish_reasons"] = [reason for _, reason in sorted(answers.finish_reasons.items())]
     if watch.is_gone:
         notes["client_gone"] = True

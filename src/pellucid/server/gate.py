@@ -1,41 +1,71 @@
-"""Around every request: its id, the API key, the access log."""
+"""Around every request: its id, the API key, the access log, its span."""
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import hmac
-import json
 import re
-import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pellucid.engine.async_llm import DeltaStream
+from pellucid.outputs import RequestMetrics
+from pellucid.sampling_params import SamplingParams
 from pellucid.server.api_errors import ApiError
+from pellucid.server.logs import Log
 from pellucid.server.metrics import Metrics
 from pellucid.server.models import ON_END, end
 from pellucid.server.settings import ServerSettings
+from pellucid.server.tracing import Tracing
 from pellucid.server.wire import JsonResponse
 
 OPEN_PATHS = frozenset(("/health", "/ready", "/version"))
 """What needs no API key: what a load balancer asks."""
 NOTES = "pellucid.notes"
 """Key of the ASGI scope under which a route leaves what the access log should have."""
+FOLLOWED = "pellucid.followed"
+"""Key under which a route leaves what the engine does for the request; see `follow`."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+@dataclass(slots=True)
+class Followed:
+    """A request's times and streams."""
+
+    arrival_time: float = field(default_factory=time.monotonic)
+    """When its head had come (time.monotonic)."""
+    streams: list[DeltaStream] = field(default_factory=list)
+    params: SamplingParams | None = None
+
+    @property
+    def times(self) -> list[RequestMetrics]:
+        return [metrics for stream in self.streams for metrics in stream.metrics.values()]
+
+
+def follow(scope: MutableMapping[str, Any], stream: DeltaStream, params: Sequence[SamplingParams]) -> None:
+    """Let the access log and the span have the stream's times."""
+    followed = scope[FOLLOWED]
+    followed.streams.append(stream)
+    followed.params = params[0]
 
 
 class Gate:
     """ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, tracing: Tracing | None = None
+    ) -> None:
         self.app = app
         self._settings = settings
         self._metrics = metrics
+        self._tracing = tracing
+        self._log = Log(settings.log_format, settings.log_level)
         self._keys = [_digest(key) for key in settings.api_key]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,10 +77,12 @@ class Gate:
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = f"req-{uuid.uuid4().hex}"
         notes: dict[str, Any] = {}
-        scope[NOTES] = notes
-        scope[ON_END] = []  # here, so that routers which copy the scope share it
+        # all three here, so that routers which copy the scope share them
+        scope[NOTES], scope[FOLLOWED], scope[ON_END] = notes, Followed(), []
         status = 0
-        began = time.monotonic()
+        span = None
+        if self._tracing is not None and scope["method"] == "POST":
+            span = self._tracing.begin(scope["method"], scope["path"][:256], headers)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -69,13 +101,7 @@ class Gate:
                 await self.app(scope, receive, send_with_id)
         finally:
             end(scope)
-            route = getattr(scope.get("route"), "path", "other")
-            self._metrics.count_http(route, status)
-            reason = notes.get("error") or ("client_gone" if notes.get("client_gone") else None)
-            if reason is not None:
-                self._metrics.count_failure(reason)
-            if self._settings.access_log:
-                self._log(scope, request_id, status, time.monotonic() - began, notes)
+            self._note_end(scope, request_id, status, span)
 
     def _may_enter(self, headers: Headers) -> bool:
         if not self._keys:
@@ -85,19 +111,47 @@ class Gate:
         # every key is compared, and digests of one length, so that time tells nothing
         return bool(sum(hmac.compare_digest(given, known) for known in self._keys))
 
-    def _log(self, scope: Scope, request_id: str, status: int, seconds: float, notes: dict[str, Any]) -> None:
-        client: Sequence[Any] | None = scope.get("client")
-        line = {
-            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            "request_id": request_id,
-            "client": None if client is None else client[0],
-            "method": scope["method"],
-            "path": scope["path"][:256],
-            "status": status,
-            "seconds": round(seconds, 4),
-            **notes,
-        }
-        print(json.dumps(line), file=sys.stderr, flush=True)
+    def _note_end(self, scope: Scope, request_id: str, status: int, span: Any) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        notes, followed = scope[NOTES], scope[FOLLOWED]
+        notes["status"] = status
+        self._metrics.count_http(route, status)
+        reason = notes.get("error") or ("client_gone" if notes.get("client_gone") else None)
+        if reason is not None:
+            self._metrics.count_failure(reason)
+        if span is not None and self._tracing is not None:
+            self._tracing.end(span, route, notes, followed.times, followed.params)
+        if self._settings.access_log:
+            client: Sequence[Any] | None = scope.get("client")
+            self._log.request(
+                {
+                    "request_id": request_id,
+                    "client": None if client is None else client[0],
+                    "method": scope["method"],
+                    "path": scope["path"][:256],
+                    "seconds": round(time.monotonic() - followed.arrival_time, 4),
+                    **notes,
+                    **_seconds(followed.times),
+                }
+            )
+
+
+def _seconds(times: Sequence[RequestMetrics]) -> dict[str, float]:
+    """Where the time of a request went; of several prompts, the one that was first at each point."""
+    if not times:
+        return {}
+    arrival = min(one.arrival_time for one in times)
+    points = {
+        "queue_seconds": [one.first_scheduled_time for one in times],
+        "ttft_seconds": [one.first_token_time for one in times],
+    }
+    found = {
+        name: min(given) - arrival for name, all_ in points.items() if (given := [t for t in all_ if t is not None])
+    }
+    tpot = [one.tpot for one in times if one.tpot is not None]
+    if tpot:
+        found["tpot_seconds"] = sum(tpot) / len(tpot)
+    return {name: round(value, 5) for name, value in found.items()}
 
 
 def _digest(key: str) -> bytes:

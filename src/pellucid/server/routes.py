@@ -17,7 +17,7 @@ from pellucid.server.answers import Answers, ChatAnswers, CompletionAnswers
 from pellucid.server.api_errors import api_error
 from pellucid.server.delivery import EventStream, whole_answer
 from pellucid.server.fields import CHAT, COMPLETIONS, Schema
-from pellucid.server.gate import NOTES
+from pellucid.server.gate import FOLLOWED, NOTES, follow
 from pellucid.server.metrics import Metrics
 from pellucid.server.models import Model, ModelInUse, ModelPool
 from pellucid.server.parsing import (
@@ -180,9 +180,12 @@ class Routes:
     ) -> Response:
         name = f"{prefix}-{uuid.uuid4().hex}"
         try:
-            stream = await used.llm.submit(prompts, params, request_id=name)
+            stream = await used.llm.submit(
+                prompts, params, request_id=name, arrival_time=request.scope[FOLLOWED].arrival_time
+            )
         except PellucidError as error:
             raise api_error(error, renamed) from None
+        follow(request.scope, stream, params)
         notes = request.scope[NOTES]
         notes["id"] = name
         answers = kind(name, used.name, parsed, stream.request_ids, used.llm.tokenizer, keep=not parsed.stream)
@@ -198,7 +201,9 @@ class Routes:
         name = body.get("model")
         if name is not None and not isinstance(name, str):
             raise refused("model", "model must be a string")
-        return await self.models.acquire(request.scope, name)
+        used = await self.models.acquire(request.scope, name)
+        request.scope[NOTES]["model"] = used.name
+        return used
 
     def _model(self, model: Model) -> dict[str, Any]:
         return {

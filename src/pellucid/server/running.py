@@ -13,8 +13,10 @@ import uvicorn
 
 from pellucid.errors import InvalidParameterError
 from pellucid.server.app import create_app
+from pellucid.server.logs import Log
 from pellucid.server.models import ModelPool
 from pellucid.server.settings import ServerSettings
+from pellucid.server.tracing import Tracing
 
 CLOSE_SECONDS = 5
 """Once all requests have ended, what connections get to close."""
@@ -61,20 +63,25 @@ def run(
     bound: socket.socket,
     *,
     version: str = "unknown",
+    tracing: Tracing | None = None,
     on_ready: Callable[[], Any] = lambda: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then drain: no new requests, running ones get `shutdown_timeout`, a second signal
     ends them at once. From then on the process ignores both, so that it ends in peace.
     """
-    asyncio.run(_serve(models, settings, bound, version, on_ready))
+    app = create_app(models, settings, version=version, tracing=tracing)
+    with Log(settings.log_format, settings.log_level).installed():
+        asyncio.run(_serve(app, models, settings, bound, on_ready))
+        if tracing is not None:
+            tracing.close()
 
 
 async def _serve(
-    models: ModelPool, settings: ServerSettings, bound: socket.socket, version: str, on_ready: Callable[[], Any]
+    app: Any, models: ModelPool, settings: ServerSettings, bound: socket.socket, on_ready: Callable[[], Any]
 ) -> None:
     server = _Server(
         uvicorn.Config(
-            create_app(models, settings, version=version),
+            app,
             log_config=None,
             access_log=False,
             lifespan="off",

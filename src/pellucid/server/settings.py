@@ -9,6 +9,8 @@ from pellucid.errors import InvalidParameterError
 
 API_KEY_VARIABLE = "PELLUCID_API_KEY"
 
+LOG_FORMATS = ("json", "text")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 _WHOLE_NUMBERS = (
     ("port", 0, 65535),
     ("max_queue", 0, 2**31),
@@ -51,8 +53,17 @@ class ServerSettings:
     cors_origin: tuple[str, ...] = field(
         default=(), metadata={"help": "A web origin whose pages may call the API, or *; may be repeated."}
     )
-    access_log: bool = field(default=True, metadata={"help": "A line of JSON on stderr for each request."})
+    access_log: bool = field(default=True, metadata={"help": "A line on stderr for each request."})
+    log_format: str = field(default="json", metadata={"help": f"Form of the log's lines: {' or '.join(LOG_FORMATS)}."})
+    log_level: str = field(default="info", metadata={"help": f"Least level of a line: {', '.join(LOG_LEVELS)}."})
     log_prompts: bool = field(default=False, metadata={"help": "Prompts in the access log too."})
+    otlp_endpoint: str | None = field(
+        default=None,
+        metadata={
+            "help": "Address of an OpenTelemetry collector (OTLP over HTTP), to which a span of each request is sent; "
+            "needs the extra `otel`."
+        },
+    )
     shutdown_timeout: float = field(
         default=30.0, metadata={"help": "At the end, how long running requests may take to finish."}
     )
@@ -70,6 +81,15 @@ class ServerSettings:
             raise InvalidParameterError(
                 "shutdown_timeout",
                 f"shutdown_timeout is {self.shutdown_timeout!r}, but must be a number from 0 to 86400",
+            )
+        for name, known in (("log_format", LOG_FORMATS), ("log_level", LOG_LEVELS)):
+            if getattr(self, name) not in known:
+                raise InvalidParameterError(
+                    name, f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(known)}"
+                )
+        if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise InvalidParameterError(
+                "otlp_endpoint", f"otlp_endpoint is {self.otlp_endpoint!r}, but must begin with http:// or https://"
             )
         if any(not key or not key.isascii() or key != key.strip() for key in self.api_key):
             raise InvalidParameterError("api_key", "an api_key is empty, or has spaces around it or is not ASCII")
