@@ -98,9 +98,10 @@ GOOD: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
     ),
     (
         "qwen3_coder",
-        '<tool_call><function=f><parameter=o>{"a": [true]}</parameter><parameter=z>two\nlines <b></parameter></function></tool_call>',
+        '<tool_call><function=f><parameter=o>{"a": [true]}</parameter><parameter=z>two\nlines</parameter></function>'
+        "</tool_call>",
         "",
-        [("f", {"o": {"a": [True]}, "z": "two\nlines <b>"})],
+        [("f", {"o": {"a": [True]}, "z": "two\nlines"})],
     ),
     ("qwen3_coder", "<tool_call>\n<function=f>\n</function>\n</tool_call>", "", [("f", {})]),
 ]

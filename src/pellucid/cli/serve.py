@@ -54,6 +54,12 @@ def serve(
     cors_origin: Annotated[
         list[str] | None, typer.Option("--cors-origin", metavar="ORIGIN", help=HELP["cors_origin"], show_default=False)
     ] = None,
+    tool_call_parser: Annotated[
+        str, typer.Option("--tool-call-parser", metavar="NAME", help=HELP["tool_call_parser"])
+    ] = DEFAULTS.tool_call_parser,
+    reasoning_parser: Annotated[
+        str, typer.Option("--reasoning-parser", metavar="NAME", help=HELP["reasoning_parser"])
+    ] = DEFAULTS.reasoning_parser,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help=HELP["access_log"])
     ] = DEFAULTS.access_log,
@@ -90,6 +96,8 @@ def serve(
         max_queue=max_queue,
         max_body_bytes=max_body_bytes,
         cors_origin=tuple(cors_origin or ()),
+        tool_call_parser=tool_call_parser,
+        reasoning_parser=reasoning_parser,
         access_log=access_log,
         log_format=log_format,
         log_level=log_level,

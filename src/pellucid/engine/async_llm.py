@@ -120,7 +120,8 @@ class _Add:
     stream: DeltaStream
     prompts: Sequence[EncodedPrompt]
     params: Sequence[SamplingParams]
-    arrival_time: float
+    options: Mapping[str, Any]
+    """Further arguments of `LLMEngine.add_request`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +214,14 @@ class AsyncLLM:
         *,
         request_id: str | None = None,
         arrival_time: float | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
     ) -> DeltaStream:
         """Queue one request for each prompt, all of them or none; returns when the engine has taken them.
 
         Several are named `request_id`-0, -1 and so on. `arrival_time` (time.monotonic()) is when the caller asked, now
-        when unset; TTFT counts from it. Errors as `generate`.
+        when unset; TTFT counts from it. `priority` and `cache_salt` are as in `LLMEngine.add_request`. Errors as
+        `generate`.
         """
         arrival_time = time.monotonic() if arrival_time is None else arrival_time
         name = request_id or f"request-{uuid.uuid4().hex}"
@@ -230,7 +234,8 @@ class AsyncLLM:
             )
         stream = DeltaStream(self, [name] if len(prompts) == 1 else [f"{name}-{i}" for i in range(len(prompts))])
         try:
-            self._post(_Add(stream, prompts, params, arrival_time))
+            options = {"arrival_time": arrival_time, "priority": priority, "cache_salt": cache_salt}
+            self._post(_Add(stream, prompts, params, options))
             await stream.accepted
         except BaseException:
             stream.abort()
@@ -322,9 +327,7 @@ class AsyncLLM:
                 raise ShuttingDownError()
             self._check_room(sum(one.n for one in command.params))
             for name, prompt, params in zip(command.stream.request_ids, command.prompts, command.params, strict=True):
-                self._engine.add_request(
-                    name, prompt.token_ids, params, prompt_text=prompt.text, arrival_time=command.arrival_time
-                )
+                self._engine.add_request(name, prompt.token_ids, params, prompt_text=prompt.text, **command.options)
                 added.append(name)
         except Exception as error:
             for name in added:

@@ -9,6 +9,8 @@ from typing import Any
 
 from pellucid.engine.output_processor import add_delta
 from pellucid.outputs import CompletionOutput, RequestOutput, TokenLogprobs
+from pellucid.server.output.choice import ChoiceParser
+from pellucid.server.output.events import CallArguments, Content, Event, Reasoning, joined, merged
 from pellucid.server.parsing import ChatRequest, CompletionRequest
 from pellucid.server.wire import finite
 
@@ -122,13 +124,29 @@ class ChatAnswers(Answers):
     chunk_kind = "chat.completion.chunk"
     request: ChatRequest
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._parsers: dict[int, ChoiceParser] = {}
+
     def _choice(self, place: int, total: RequestOutput, completion: CompletionOutput) -> Json:
+        message: Json = {"role": "assistant", "content": completion.text, "refusal": None}
+        parser = ChoiceParser()
+        if self.request.reads_answers:
+            parser = self.request.parser(total.prompt or "")
+            read = joined(parser.push(completion.text) + parser.finish())
+            message["content"] = read.content or (None if read.calls or read.reasoning else "")
+            if read.reasoning:
+                message["reasoning_content"] = read.reasoning
+            if read.calls:
+                message["tool_calls"] = [
+                    {"id": self._new_id(), "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                    for c in read.calls
+                ]
         return {
             "index": completion.index,
-            "message": {"role": "assistant", "content": completion.text, "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(completion),
-            "finish_reason": completion.finish_reason,
-            "stop_reason": completion.stop_reason,
+            **_chat_ending(completion, parser),
             **self._prompt_logprobs(total),
         }
 
@@ -136,15 +154,37 @@ class ChatAnswers(Answers):
         index = completion.index
         if index not in self._begun:
             self._begun.add(index)
+            self._parsers[index] = self.request.parser(delta.prompt or "")
             opening = {"role": "assistant", "content": "", "refusal": None}
             yield self._chunk({"index": index, "delta": opening, "logprobs": None, "finish_reason": None}, place)
+        parser, is_end = self._parsers[index], completion.finish_reason is not None
+        events = parser.push(completion.text) + (parser.finish() if is_end else [])
+        deltas = [self._delta(event) for event in merged(events)]
         logprobs = self._logprobs(completion)
-        if completion.text or logprobs:
-            text = {"content": completion.text}
-            yield self._chunk({"index": index, "delta": text, "logprobs": logprobs, "finish_reason": None}, place)
-        if completion.finish_reason is not None:
-            ending = {"finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason}
+        if logprobs and not deltas:
+            deltas = [{"content": ""}]
+        for piece in deltas:
+            yield self._chunk({"index": index, "delta": piece, "logprobs": logprobs, "finish_reason": None}, place)
+            logprobs = None
+        if is_end:
+            ending = _chat_ending(completion, parser)
             yield self._chunk({"index": index, "delta": {}, "logprobs": None, **ending}, place)
+
+    def _delta(self, event: Event) -> Json:
+        if isinstance(event, Content):
+            return {"content": event.text}
+        if isinstance(event, Reasoning):
+            return {"reasoning_content": event.text}
+        if isinstance(event, CallArguments):
+            return {"tool_calls": [{"index": event.index, "function": {"arguments": event.fragment}}]}
+        function = {"name": event.name, "arguments": ""}
+        head = {"index": event.index, "id": self._new_id(), "type": "function", "function": function}
+        return {"tool_calls": [head]}
+
+    def _new_id(self) -> str:
+        assert self.request.format is not None
+        assert self.request.format.tools is not None
+        return self.request.format.tools.new_id()
 
     def _logprobs(self, completion: CompletionOutput) -> Json | None:
         if not completion.logprobs:
@@ -166,6 +206,14 @@ class ChatAnswers(Answers):
             "logprob": finite(entries[token_id].logprob),
             "bytes": list(self._tokenizer.token_bytes(token_id)),
         }
+
+
+def _chat_ending(completion: CompletionOutput, parser: ChoiceParser) -> Json:
+    """An answer that ended by itself after calls waits for their results."""
+    reason: str | None = completion.finish_reason
+    if reason == "stop" and parser.num_calls:
+        reason = "tool_calls"
+    return {"finish_reason": reason, "stop_reason": completion.stop_reason}
 
 
 class CompletionAnswers(Answers):

@@ -77,6 +77,19 @@ class Endpoint:
 _LABELS: dict[str, type] = {"user": str, "metadata": dict, "safety_identifier": str, "prompt_cache_key": str}
 _MODEL: Schema = {"type": "string", "description": "The served model's name, as /v1/models lists it."}
 _STREAM: Schema = {"type": ["boolean", "null"], "default": False, "description": "Answer with server-sent events."}
+_COMMON: dict[str, Schema] = {
+    "model": _MODEL,
+    "stream": _STREAM,
+    "stream_options": _STREAM_OPTIONS,
+    "priority": {"type": ["integer", "null"], "default": 0, "description": "Lower is served earlier (vLLM's)."},
+    "cache_salt": {
+        "type": ["string", "null"],
+        "minLength": 1,
+        "maxLength": 512,
+        "description": "Only requests with the same salt share cached prefixes (vLLM's): give each tenant its own.",
+    },
+}
+REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TEXT_OR_IDS: list[Schema] = [
     {"type": "string"},
     {"type": "array", "items": {"type": "string"}},
@@ -86,10 +99,8 @@ _TEXT_OR_IDS: list[Schema] = [
 
 COMPLETIONS = Endpoint(
     own={
-        "model": _MODEL,
+        **_COMMON,
         "prompt": {"anyOf": _TEXT_OR_IDS, "description": "One prompt or several; ids are taken as they are."},
-        "stream": _STREAM,
-        "stream_options": _STREAM_OPTIONS,
         "echo": {"type": ["boolean", "null"], "default": False, "description": "Give the prompt back too."},
         "best_of": {"type": ["integer", "null"], "description": "Only the value of n."},
     },
@@ -99,27 +110,105 @@ COMPLETIONS = Endpoint(
     renamed={},
 )
 
-_MESSAGE: Schema = {
+_PARTS: Schema = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                "required": ["type", "text"],
+            },
+        },
+    ]
+}
+_CALL: Schema = {
     "type": "object",
     "properties": {
-        "role": {"enum": ["developer", "system", "user", "assistant"]},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
-        "name": {"type": ["string", "null"]},
+        "id": {"type": "string"},
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {"name": {"type": "string", "minLength": 1}, "arguments": {"type": "string"}},
+            "required": ["name", "arguments"],
+        },
     },
-    "required": ["role", "content"],
+    "required": ["function"],
+}
+
+
+def _message(roles: list[str], required: list[str], **properties: Schema) -> Schema:
+    return {
+        "type": "object",
+        "properties": {
+            "role": {"enum": roles},
+            "content": _PARTS,
+            "name": {"type": ["string", "null"]},
+            **properties,
+        },
+        "required": ["role", *required],
+    }
+
+
+_MESSAGE: Schema = {
+    "anyOf": [
+        _message(["developer", "system", "user"], ["content"]),
+        _message(
+            ["assistant"],
+            [],
+            content={"anyOf": [*_PARTS["anyOf"], {"type": "null"}]},
+            tool_calls={"type": ["array", "null"], "items": _CALL},
+            reasoning_content={"type": ["string", "null"]},
+        ),
+        _message(["tool"], ["content", "tool_call_id"], tool_call_id={"type": "string"}),
+    ]
+}
+_FUNCTION: dict[str, Schema] = {
+    "name": {"type": "string", "pattern": "^[A-Za-z0-9_.:/-]{1,128}$"},
+    "description": {"type": ["string", "null"]},
+    "parameters": {"type": ["object", "null"], "description": "JSON schema of the arguments."},
+    "strict": {"type": ["boolean", "null"], "description": "Whether arguments have to follow the schema."},
+}
+_TOOLS: Schema = {
+    "type": ["array", "null"],
+    "maxItems": 128,
+    "items": {
+        "type": "object",
+        "properties": {
+            "type": {"const": "function"},
+            "function": {
+                "type": "object",
+                "properties": _FUNCTION,
+                "required": ["name"],
+                "additionalProperties": False,
+            },
+        },
+        "required": ["type", "function"],
+        "additionalProperties": False,
+    },
+    "description": "Functions that the model may call.",
+}
+_TOOL_CHOICE: Schema = {
+    "anyOf": [{"enum": ["none", "auto", "required", None]}, {"type": "object"}],
+    "default": "auto",
+    "description": "Whether and which functions are called: none, auto, required, a named function or allowed_tools.",
+}
+_PARALLEL: Schema = {
+    "type": ["boolean", "null"],
+    "default": True,
+    "description": "With false, an answer has one call at most.",
 }
 
 CHAT = Endpoint(
     own={
-        "model": _MODEL,
+        **_COMMON,
         "messages": {
             "type": "array",
             "items": _MESSAGE,
             "minItems": 1,
             "description": "The conversation: role and content of each message.",
         },
-        "stream": _STREAM,
-        "stream_options": _STREAM_OPTIONS,
         "logprobs": {"type": ["boolean", "null"], "default": False, "description": "Report logprobs."},
         "top_logprobs": {"type": ["integer", "null"], "description": "Most probable tokens per position."},
         "max_completion_tokens": {"type": ["integer", "null"], "description": "Most tokens to generate."},
@@ -127,6 +216,13 @@ CHAT = Endpoint(
         "add_generation_prompt": {"type": ["boolean", "null"], "description": "Open an answer after the messages."},
         "continue_final_message": {"type": ["boolean", "null"], "description": "Go on with the last message."},
         "chat_template_kwargs": {"type": ["object", "null"], "description": "Variables for the chat template."},
+        "tools": _TOOLS,
+        "tool_choice": _TOOL_CHOICE,
+        "parallel_tool_calls": _PARALLEL,
+        "reasoning_effort": {
+            "enum": [*REASONING_EFFORTS, None],
+            "description": "How much to reason, for models whose chat template asks; none switches it off.",
+        },
     },
     labels=_LABELS,
     unserved={
@@ -135,16 +231,12 @@ CHAT = Endpoint(
         "functions": Unserved(([],)),
         "modalities": Unserved((["text"],)),
         "moderation": Unserved(),
-        "parallel_tool_calls": Unserved((True, False)),
         "prediction": Unserved(),
         "prompt_cache_options": Unserved(),
         "prompt_cache_retention": Unserved(("in_memory",)),
-        "reasoning_effort": Unserved(("none",)),
         "response_format": Unserved(({"type": "text"},)),
         "service_tier": Unserved(("auto", "default")),
         "store": Unserved((False,)),
-        "tool_choice": Unserved(("none", "auto")),
-        "tools": Unserved(([],)),
         "verbosity": Unserved(("medium",)),
         "web_search_options": Unserved(),
     },

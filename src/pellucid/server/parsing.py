@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pellucid.errors import PellucidError
 from pellucid.sampling_params import SamplingParams
-from pellucid.server.api_errors import ApiError, api_error
-from pellucid.server.fields import CHAT, COMPLETIONS, DEFAULT_COMPLETION_TOKENS, Endpoint
+from pellucid.server.api_errors import api_error
+from pellucid.server.chat_format import ChatFormat
+from pellucid.server.checks import boolean, check_names, refused, same, shown
+from pellucid.server.fields import CHAT, COMPLETIONS, DEFAULT_COMPLETION_TOKENS, REASONING_EFFORTS, Endpoint
+from pellucid.server.messages import check_messages
+from pellucid.server.output.choice import ChoiceParser
+from pellucid.server.tool_prompt import messages_with_tools
+from pellucid.server.tools import ToolUse, parse_tools
 
-MESSAGE_FIELDS = ("role", "content", "name")
-ROLES = ("developer", "system", "user", "assistant")
+MAX_PRIORITY = 2**31 - 1
 MAX_METADATA = 16
 MAX_LABEL_CHARS = 512
 
@@ -27,6 +31,8 @@ class ApiRequest:
     stream: bool
     include_usage: bool
     user: str | None
+    priority: int = 0
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,22 @@ class ChatRequest(ApiRequest):
     """A body of /v1/chat/completions."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
+    """As the template gets them."""
     template_options: dict[str, Any] = field(default_factory=dict)
+    format: ChatFormat | None = None
+    tool_use: ToolUse | None = None
+
+    def parser(self, prompt: str) -> ChoiceParser:
+        """A parser for one of the answers to the rendered prompt."""
+        if self.format is None:
+            return ChoiceParser()
+        going_on = self.messages[-1].get("content", "") if self.template_options.get("continue_final_message") else ""
+        return self.format.parser(self.tool_use, prompt, going_on)
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether there is anything but content to be found in an answer."""
+        return self.format is not None and (self.tool_use is not None or self.format.reasoning is not None)
 
 
 def parse_completion(body: dict[str, Any]) -> CompletionRequest:
@@ -71,8 +92,8 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     )
 
 
-def parse_chat(body: dict[str, Any], *, maps_developer: bool) -> ChatRequest:
-    """maps_developer: the template does not know the role `developer`, so it becomes `system`. Raises `ApiError`."""
+def parse_chat(body: dict[str, Any], format: ChatFormat) -> ChatRequest:
+    """Raises `ApiError`."""
     check_names(body, CHAT.known, CHAT.required)
     _check_unserved(body, CHAT)
     given = {name: body[name] for name in CHAT.sampling if body.get(name) is not None}
@@ -90,12 +111,53 @@ def parse_chat(body: dict[str, Any], *, maps_developer: bool) -> ChatRequest:
         raise refused("top_logprobs", "top_logprobs needs logprobs to be true")
     if wants_logprobs:
         given["logprobs"] = 0 if top is None else top
+    tool_use = parse_tools(body)
+    if format.reads_control_tokens(tool_use):
+        given["skip_special_tokens"] = False
     params = _params(given, CHAT, renamed)
-    return ChatRequest(
-        **_common(body, params),
-        messages=check_messages(body["messages"], maps_developer=maps_developer),
-        template_options=template_options(body),
+    messages, options = chat_prompt(
+        check_messages(body["messages"], maps_developer=format.maps_developer), template_options(body), tool_use, format
     )
+    options |= effort_options(body.get("reasoning_effort"), "reasoning_effort", format)
+    return ChatRequest(
+        **_common(body, params), messages=messages, template_options=options, format=format, tool_use=tool_use
+    )
+
+
+def chat_prompt(
+    messages: list[dict[str, Any]], options: dict[str, Any], tool_use: ToolUse | None, format: ChatFormat
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Messages and options for the template, the tools among them. Raises `ApiError`."""
+    tools = [] if tool_use is None else list(tool_use.tools)
+    if tools and format.tools is None:
+        raise refused(
+            "tools",
+            "the model's way to write tool calls is not known: the server can be told with --tool-call-parser",
+            "unsupported_parameter",
+        )
+    if tool_use is not None and tool_use.required is not None:
+        raise refused("tool_choice", "tool_choice may only be none or auto", "unsupported_parameter")
+    for index, tool in enumerate(tools):
+        if tool["function"].get("strict"):
+            raise refused(f"tools[{index}].strict", "strict may only be false", "unsupported_parameter")
+    if not format.knows_tools:
+        return messages_with_tools(messages, tools), options
+    return messages, {**options, "tools": tools} if tools else options
+
+
+def effort_options(effort: Any, param: str, format: ChatFormat) -> dict[str, Any]:
+    """What the chat template is told about how much to reason. Raises `ApiError`."""
+    if effort is None:
+        return {}
+    if effort not in REASONING_EFFORTS:
+        raise refused(param, f"{param} is {shown(effort)}, but must be one of {', '.join(REASONING_EFFORTS)}")
+    if "reasoning_effort" in format.variables:
+        return {"reasoning_effort": effort}
+    if effort == "none" and "enable_thinking" in format.variables:
+        return {"enable_thinking": False}
+    if effort == "none" and format.reasoning is None:
+        return {}
+    raise refused(param, f"{param} is {shown(effort)}, but this model knows no such setting", "unsupported_parameter")
 
 
 def template_options(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,69 +188,6 @@ def list_prompts(prompt: Any) -> list[Any]:
     )
 
 
-def check_messages(messages: Any, *, maps_developer: bool) -> list[dict[str, Any]]:
-    """Messages as the template gets them; contents are checked when it is rendered."""
-    if not isinstance(messages, list):
-        raise refused("messages", "messages must be a list of {role, content} objects")
-    return [_check_message(m, f"messages[{i}]", maps_developer) for i, m in enumerate(messages)]
-
-
-def _check_message(message: Any, place: str, maps_developer: bool) -> dict[str, Any]:
-    if not isinstance(message, dict):
-        raise refused(place, f"{place} must be an object with role and content")
-    for name, value in message.items():
-        if name not in MESSAGE_FIELDS and value not in (None, [], ""):
-            allowed = ", ".join(MESSAGE_FIELDS)
-            raise refused(f"{place}.{name}", f"{place}.{shown(name)} is not served; a message has {allowed}")
-    role, name = message.get("role"), message.get("name")
-    if role not in ROLES:
-        raise refused(f"{place}.role", f"{place}.role is {shown(role)}, but must be one of {', '.join(ROLES)}")
-    if name is not None and not isinstance(name, str):
-        raise refused(f"{place}.name", f"{place}.name must be a string")
-    plain = {key: message[key] for key in MESSAGE_FIELDS if message.get(key) is not None}
-    return {**plain, "role": "system"} if role == "developer" and maps_developer else plain
-
-
-def check_names(body: Mapping[str, Any], known: set[str], required: tuple[str, ...]) -> None:
-    """Refuse what nobody knows, and what lacks."""
-    for name in body:
-        if name not in known:
-            close = difflib.get_close_matches(name[:64], known, n=1)
-            hint = f", did you mean {close[0]}?" if close else ""
-            raise ApiError(400, f"unknown field {shown(name)}{hint}", param=name[:64], code="unknown_field")
-    for name in required:
-        if body.get(name) is None:
-            raise ApiError(400, f"{name} is missing", param=name, code="missing_field")
-    if body.get("model") is not None and not isinstance(body["model"], str):
-        raise refused("model", "model must be a string")
-
-
-def boolean(body: Mapping[str, Any], name: str, default: bool = False) -> bool:
-    """A field that is true, false, or null for its default."""
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise refused(name, f"{name} is {shown(value)}, but must be true or false")
-    return value
-
-
-def refused(param: str, message: str, code: str = "invalid_parameter") -> ApiError:
-    """A value that cannot be taken."""
-    return ApiError(400, message, param=param, code=code)
-
-
-def same(value: Any, other: Any) -> bool:
-    """Equal, and of one type: in JSON 1 is not true."""
-    return type(value) is type(other) and bool(value == other)
-
-
-def shown(value: Any) -> str:
-    """A value as a message can hold it."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _params(given: dict[str, Any], endpoint: Endpoint, renamed: Mapping[str, str] | None = None) -> SamplingParams:
     try:
         return SamplingParams(**given)
@@ -207,7 +206,28 @@ def _common(body: Mapping[str, Any], params: SamplingParams, *, echo: bool = Fal
         "stream": stream,
         "include_usage": options is not None and _include_usage(options, stream),
         "user": body.get("user"),
+        "priority": _priority(body.get("priority")),
+        "cache_salt": _cache_salt(body.get("cache_salt")),
     }
+
+
+def _priority(value: Any) -> int:
+    if value is None:
+        return 0
+    if type(value) is not int or abs(value) > MAX_PRIORITY:
+        raise refused(
+            "priority",
+            f"priority is {shown(value)}, but must be a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}",
+        )
+    return int(value)
+
+
+def _cache_salt(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_LABEL_CHARS:
+        raise refused("cache_salt", f"cache_salt must be a string of 1 to {MAX_LABEL_CHARS} characters")
+    return value
 
 
 def _include_usage(options: Any, stream: bool) -> bool:

@@ -15,23 +15,24 @@ from pellucid.errors import PellucidError
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.answers import Answers, ChatAnswers, CompletionAnswers
 from pellucid.server.api_errors import api_error
+from pellucid.server.chat_format import ChatFormat, chat_format
+from pellucid.server.checks import boolean, check_names, refused
 from pellucid.server.delivery import EventStream, whole_answer
 from pellucid.server.fields import CHAT, COMPLETIONS, Schema
 from pellucid.server.gate import FOLLOWED, NOTES, follow
+from pellucid.server.messages import check_messages
 from pellucid.server.metrics import Metrics
 from pellucid.server.models import Model, ModelInUse, ModelPool
 from pellucid.server.parsing import (
     ApiRequest,
     CompletionRequest,
-    boolean,
-    check_messages,
-    check_names,
+    chat_prompt,
     parse_chat,
     parse_completion,
-    refused,
     template_options,
 )
 from pellucid.server.settings import ServerSettings
+from pellucid.server.tools import parse_tools
 from pellucid.server.wire import JsonResponse, read_object
 
 TOKENIZE: Schema = {
@@ -44,7 +45,8 @@ TOKENIZE: Schema = {
         "parse_special": {"type": "boolean", "default": False, "description": "Control strings become tokens."},
         "return_token_strs": {"type": "boolean", "default": False},
         **{
-            name: CHAT.own[name] for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+            name: CHAT.own[name]
+            for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
         },
     },
     "additionalProperties": False,
@@ -115,7 +117,7 @@ class Routes:
     async def chat(self, request: Request) -> Response:
         body = await read_object(request, self.settings.max_body_bytes)
         used = await self._use(request, body)
-        parsed = parse_chat(body, maps_developer=_maps_developer(used.llm))
+        parsed = parse_chat(body, self._format(used.llm))
         self._note(request, parsed, {"messages": parsed.messages})
         prompt = await _encode(used.llm, parsed.messages, **parsed.template_options)
         renamed = dict(CHAT.renamed)
@@ -134,8 +136,10 @@ class Routes:
             for name in ("add_special_tokens", "parse_special"):
                 if body.get(name) is not None:
                     raise refused(name, f"{name} goes with prompt; messages follow the chat template")
-            messages = check_messages(body["messages"], maps_developer=_maps_developer(llm))
-            ids = (await _encode(llm, messages, **template_options(body))).token_ids
+            format = self._format(llm)
+            messages = check_messages(body["messages"], maps_developer=format.maps_developer)
+            messages, options = chat_prompt(messages, template_options(body), parse_tools(body), format)
+            ids = (await _encode(llm, messages, **options)).token_ids
         else:
             ids = await _tokenize_text(llm, body, flags)
         answer = {"count": len(ids), "max_model_len": llm.max_model_len, "tokens": list(ids)}
@@ -181,7 +185,12 @@ class Routes:
         name = f"{prefix}-{uuid.uuid4().hex}"
         try:
             stream = await used.llm.submit(
-                prompts, params, request_id=name, arrival_time=request.scope[FOLLOWED].arrival_time
+                prompts,
+                params,
+                request_id=name,
+                arrival_time=request.scope[FOLLOWED].arrival_time,
+                priority=parsed.priority,
+                cache_salt=parsed.cache_salt,
             )
         except PellucidError as error:
             raise api_error(error, renamed) from None
@@ -204,6 +213,9 @@ class Routes:
         used = await self.models.acquire(request.scope, name)
         request.scope[NOTES]["model"] = used.name
         return used
+
+    def _format(self, llm: AsyncLLM) -> ChatFormat:
+        return chat_format(llm.tokenizer, self.settings.tool_call_parser, self.settings.reasoning_parser)
 
     def _model(self, model: Model) -> dict[str, Any]:
         return {
@@ -246,10 +258,6 @@ def _fitting(llm: AsyncLLM, parsed: CompletionRequest, prompt: EncodedPrompt) ->
     if parsed.max_tokens_is_default and limit and len(prompt.token_ids) + limit > llm.max_model_len:
         return replace(parsed.params, max_tokens=None)
     return parsed.params
-
-
-def _maps_developer(llm: AsyncLLM) -> bool:
-    return "developer" not in (llm.tokenizer.chat_template or "")
 
 
 _TOKENIZE_FLAGS = {"add_special_tokens": True, "parse_special": False, "return_token_strs": False}

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 
 from pellucid.engine.async_llm import DEFAULT_MAX_QUEUE
 from pellucid.errors import InvalidParameterError
+from pellucid.server.output.families import TOOL_FAMILIES, check_tool_parser
+from pellucid.server.output.reasoning import REASONING_PARSERS, check_reasoning_parser
 
 API_KEY_VARIABLE = "PELLUCID_API_KEY"
 
@@ -53,6 +55,17 @@ class ServerSettings:
     cors_origin: tuple[str, ...] = field(
         default=(), metadata={"help": "A web origin whose pages may call the API, or *; may be repeated."}
     )
+    tool_call_parser: str = field(
+        default="auto",
+        metadata={"help": f"How the models write tool calls: auto (by the chat template), {', '.join(TOOL_FAMILIES)}."},
+    )
+    reasoning_parser: str = field(
+        default="auto",
+        metadata={
+            "help": "How the models mark their reasoning: auto (by the chat template), none, "
+            f"{', '.join(REASONING_PARSERS)}."
+        },
+    )
     access_log: bool = field(default=True, metadata={"help": "A line on stderr for each request."})
     log_format: str = field(default="json", metadata={"help": f"Form of the log's lines: {' or '.join(LOG_FORMATS)}."})
     log_level: str = field(default="info", metadata={"help": f"Least level of a line: {', '.join(LOG_LEVELS)}."})
@@ -69,6 +82,8 @@ class ServerSettings:
     )
 
     def __post_init__(self) -> None:
+        check_tool_parser(self.tool_call_parser)
+        check_reasoning_parser(self.reasoning_parser)
         for name, low, high in _WHOLE_NUMBERS:
             value = getattr(self, name)
             if value is None and name == "model_memory_bytes":

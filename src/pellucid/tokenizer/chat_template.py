@@ -159,6 +159,13 @@ def encode_chat(
     return ChatPrompt(prompt.text, ids)
 
 
+def template_variables(source: str) -> frozenset[str]:
+    """The names that a chat template takes from outside, such as `tools`; none where it is no valid template."""
+    from pellucid.tokenizer.template_environment import free_variables
+
+    return free_variables(source)
+
+
 def _template_of(tokenizer: Tokenizer, with_tools: bool) -> str:
     if with_tools and "tool_use" in tokenizer.chat_templates:
         return tokenizer.chat_templates["tool_use"]

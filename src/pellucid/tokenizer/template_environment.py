@@ -17,7 +17,7 @@ from functools import lru_cache, wraps
 from typing import Any, ClassVar
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -335,6 +335,17 @@ def compile_template(source: str) -> jinja2.Template:
     if len(source) > limits.MAX_SOURCE_CHARS:
         raise limits.LimitError(f"it has {len(source)} characters; at most {limits.MAX_SOURCE_CHARS} are allowed")
     return _environment().from_string(source)
+
+
+@lru_cache(maxsize=16)
+def free_variables(source: str) -> frozenset[str]:
+    """The names a template takes from outside; none where it is not valid."""
+    if len(source) > limits.MAX_SOURCE_CHARS:
+        return frozenset()
+    try:
+        return frozenset(meta.find_undeclared_variables(_environment().parse(source)))
+    except (jinja2.TemplateError, limits.LimitError, RecursionError):
+        return frozenset()
 
 
 def render(template: jinja2.Template, variables: dict[str, Any]) -> str:

@@ -1,0 +1,69 @@
+"""What a model's chat template can do, and how the model's answers are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from pellucid.server.output.choice import ChoiceParser
+from pellucid.server.output.families import ToolFamily, tool_family
+from pellucid.server.output.reasoning import ReasoningMarks, ReasoningParser, reasoning_marks
+from pellucid.server.tools import ToolUse
+from pellucid.tokenizer.chat_template import template_variables
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """Made once per model (`chat_format`)."""
+
+    maps_developer: bool
+    """The template does not know the role `developer`: it becomes `system`."""
+    knows_tools: bool
+    """The template has a place for tools; otherwise they go into the system message (tool_prompt.py)."""
+    variables: frozenset[str]
+    """What else it takes: `enable_thinking`, `reasoning_effort`, …"""
+    tools: ToolFamily | None
+    """How calls are written; None: the template's way is not known."""
+    reasoning: ReasoningMarks | None
+    control_marks: frozenset[str]
+    """Marks that are control tokens, which texts leave out unless skip_special_tokens is false."""
+
+    def reads_control_tokens(self, use: ToolUse | None) -> bool:
+        """Whether an answer's text has to show control tokens so that it can be read."""
+        marks: set[str] = set()
+        if use is not None and self.tools is not None:
+            marks |= {*self.tools.marks.opens, self.tools.marks.close or ""}
+        if self.reasoning is not None:
+            marks |= {self.reasoning.open, self.reasoning.close}
+        return bool(marks & self.control_marks)
+
+    def parser(self, use: ToolUse | None, prompt: str, going_on: str) -> ChoiceParser:
+        """A parser for one answer. prompt, going_on: as `ReasoningParser` takes them."""
+        reasoning = None if self.reasoning is None else ReasoningParser(self.reasoning, prompt, going_on)
+        calls = None if use is None or self.tools is None else self.tools.parser(use.schemas)
+        return ChoiceParser(reasoning, calls, parallel=use is None or use.parallel)
+
+
+def chat_format(tokenizer: Any, tool_parser: str, reasoning_parser: str) -> ChatFormat:
+    """The format of a tokenizer's templates; parsers by name, or "auto"."""
+    templates = tokenizer.chat_templates
+    template = tokenizer.chat_template or ""
+    controls = frozenset(tokenizer.special_tokens)
+    return _chat_format(template, templates.get("tool_use"), controls, tool_parser, reasoning_parser)
+
+
+@lru_cache(maxsize=16)
+def _chat_format(
+    template: str, tool_template: str | None, controls: frozenset[str], tool_parser: str, reasoning_parser: str
+) -> ChatFormat:
+    source = tool_template or template
+    knows_tools = "tools" in template_variables(source)
+    return ChatFormat(
+        maps_developer="developer" not in template,
+        knows_tools=knows_tools,
+        variables=template_variables(template),
+        tools=tool_family(tool_parser, (source, template), knows_tools),
+        reasoning=reasoning_marks(reasoning_parser, template),
+        control_marks=controls,
+    )

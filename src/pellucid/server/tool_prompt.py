@@ -1,0 +1,68 @@
+"""Tools for models whose chat template has no place for them.
+
+They are told of in the system message, calls are asked for in the form of `FALLBACK_FAMILY`, and the history's calls
+and results become text, so that any template with system, user and assistant turns can show them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+_INSTRUCTIONS = """\
+These functions can be called, each described by a JSON schema:
+<tools>
+{tools}
+</tools>
+
+To call one, write its name and arguments as a JSON object between tags, and nothing else:
+<tool_call>
+{{"name": "NAME", "arguments": {{"PARAMETER": VALUE}}}}
+</tool_call>
+Results come back between <tool_response> tags. Where no function helps, answer in plain words."""
+
+
+def messages_with_tools(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The conversation with the tools, the calls and the results in its texts."""
+    plain = _without_tool_roles(messages)
+    if not tools:
+        return plain
+    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    text = _INSTRUCTIONS.format(tools=listed)
+    if plain and plain[0].get("role") == "system":
+        return [{**plain[0], "content": _joined(plain[0].get("content"), text)}, *plain[1:]]
+    return [{"role": "system", "content": text}, *plain]
+
+
+def _without_tool_roles(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    result: list[dict[str, Any]] = []
+    was_tool = False
+    for message in messages:
+        is_tool = message.get("role") == "tool"
+        if is_tool:
+            text = f"<tool_response>\n{message.get('content') or ''}\n</tool_response>"
+            if was_tool:
+                result[-1]["content"] += f"\n{text}"
+            else:
+                result.append({"role": "user", "content": text})
+        elif message.get("tool_calls"):
+            rest = {key: value for key, value in message.items() if key != "tool_calls"}
+            calls = "\n".join(map(_call, message["tool_calls"]))
+            result.append({**rest, "content": _joined(message.get("content"), calls, "\n")})
+        else:
+            result.append(message)
+        was_tool = is_tool
+    return result
+
+
+def _call(call: dict[str, Any]) -> str:
+    function = call["function"]
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    name = json.dumps(function["name"], ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {name}, "arguments": {text or "{}"}}}\n</tool_call>'
+
+
+def _joined(content: str | None, text: str, between: str = "\n\n") -> str:
+    return f"{content}{between}{text}" if content else text
