@@ -56,10 +56,14 @@ class ContextLengthExceededError(InvalidParameterError):
 
     code = "context_length_exceeded"
 
-    def __init__(self, num_prompt_tokens: int, max_model_len: int, max_tokens: int | None = None) -> None:
+    def __init__(
+        self, num_prompt_tokens: int, max_model_len: int, max_tokens: int | None = None, *, is_least: bool = False
+    ) -> None:
+        """is_least: the prompt was not counted, but is known to have `num_prompt_tokens` or more."""
         if max_tokens is None:
+            has = "has at least" if is_least else "has"
             message = (
-                f"prompt has {_tokens(num_prompt_tokens)}, but max_model_len is {max_model_len} and at least "
+                f"prompt {has} {_tokens(num_prompt_tokens)}, but max_model_len is {max_model_len} and at least "
                 f"one place is needed for the answer: shorten the prompt to {_tokens(max_model_len - 1)} or fewer"
             )
         else:

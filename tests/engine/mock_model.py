@@ -152,6 +152,9 @@ class ByteTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
         return ([BOS] if self.add_bos and add_special_tokens else []) + list(text.encode())
 
+    def least_tokens(self, text: str) -> int:
+        return len(text.encode("utf-8", "surrogatepass")) // 4
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         kept = [i for i in ids if not (skip_special_tokens and i in SPECIAL)]
         return b"".join(self.token_bytes(i) for i in kept).decode("utf-8", "replace")

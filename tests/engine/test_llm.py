@@ -353,16 +353,18 @@ def test_an_llm_cannot_be_copied(use: Any) -> None:
 
 
 def test_chat_goes_through_the_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The options reach encode_chat; the ids are used as they are and the text is the prompt shown."""
+    """The options reach render_chat; the ids are used as they are and the text is the prompt shown."""
     calls: list[dict[str, Any]] = []
 
-    def encode_chat(tokenizer: Any, messages: Any, **options: Any) -> Any:
+    def render_chat(tokenizer: Any, messages: Any, **options: Any) -> Any:
         calls.append(options)
-        text = "|".join(message["content"] for message in messages)
-        return types.SimpleNamespace(text=text, token_ids=list(text.encode()))
+        return types.SimpleNamespace(text="|".join(message["content"] for message in messages))
+
+    def encode_rendered(tokenizer: Any, prompt: Any) -> Any:
+        return types.SimpleNamespace(text=prompt.text, token_ids=list(prompt.text.encode()))
 
     stub = types.ModuleType("pellucid.tokenizer.chat_template")
-    stub.encode_chat = encode_chat  # type: ignore[attr-defined]
+    stub.render_chat, stub.encode_rendered = render_chat, encode_rendered  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pellucid.tokenizer.chat_template", stub)
     llm = make_llm()
     question, other = [{"role": "user", "content": "abc"}], [{"role": "user", "content": "xy"}]

@@ -295,3 +295,17 @@ def test_a_mistake_of_ours_is_a_plain_500(monkeypatch: pytest.MonkeyPatch, caplo
         assert "secret" not in response.text
         wait_for(lambda: "ZeroDivisionError" in caplog.text)
         assert server.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "x" * 100_000
+    body = {"prompt": text} if path.endswith("v1/completions") else {"messages": [{"role": "user", "content": text}]}
+    with RunningServer(mock_engine()) as server:
+        tokenizer = server.engine.tokenizer
+        monkeypatch.setattr(type(tokenizer), "encode_with_protected", lambda *_, **__: pytest.fail("it was encoded"))
+        monkeypatch.setattr(type(tokenizer), "encode", lambda *_, **__: pytest.fail("it was encoded"))
+        error = server.refused(path, body)
+    assert error["code"] == "context_length_exceeded"
+    assert "at least 25" in error["message"]
+    assert "max_model_len is 4096" in error["message"]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid.engine.llm_engine import EngineStats, LLMEngine
 from pellucid.engine.turns import Turns
+from pellucid.engine.validation import check_text_length
 from pellucid.errors import EngineDeadError, InvalidParameterError, QueueFullError, ShuttingDownError
 from pellucid.outputs import RequestMetrics, RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -194,18 +195,35 @@ class AsyncLLM:
             stream.abort()
 
     async def encode(
-        self, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]], **template_options: Any
+        self,
+        prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
+        *,
+        may_be_too_long: bool = False,
+        **template_options: Any,
     ) -> EncodedPrompt:
-        """Text or messages → ids, in a thread beside the event loop; ids are taken as they are."""
+        """Text or messages → ids, in a thread beside the event loop; ids are taken as they are.
+
+        Raises `ContextLengthExceededError` before encoding a text that cannot fit, unless it `may_be_too_long`.
+        """
         if isinstance(prompt, str):
-            return EncodedPrompt(await asyncio.to_thread(self.tokenizer.encode, prompt), prompt)
+            return await asyncio.to_thread(self._encode_text, prompt, may_be_too_long)
         if not template_options and not (prompt and isinstance(prompt[0], Mapping)):
             return EncodedPrompt(prompt)  # type: ignore[arg-type]
-        from pellucid.tokenizer.chat_template import encode_chat
-
         messages: Any = prompt
-        chat = await asyncio.to_thread(encode_chat, self.tokenizer, messages, **template_options)
-        return EncodedPrompt(chat.token_ids, chat.text)
+        return await asyncio.to_thread(self._encode_chat, messages, may_be_too_long, template_options)
+
+    def _encode_text(self, text: str, may_be_too_long: bool) -> EncodedPrompt:
+        if not may_be_too_long:
+            check_text_length(self.tokenizer, text, self.max_model_len)
+        return EncodedPrompt(self.tokenizer.encode(text), text)
+
+    def _encode_chat(self, messages: Any, may_be_too_long: bool, options: Mapping[str, Any]) -> EncodedPrompt:
+        from pellucid.tokenizer.chat_template import encode_rendered, render_chat
+
+        rendered = render_chat(self.tokenizer, messages, **options)
+        if not may_be_too_long:
+            check_text_length(self.tokenizer, rendered.text, self.max_model_len)
+        return EncodedPrompt(encode_rendered(self.tokenizer, rendered).token_ids, rendered.text)
 
     async def submit(
         self,

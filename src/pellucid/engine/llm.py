@@ -26,6 +26,7 @@ from pellucid.engine.llm_engine import EngineStats, LLMEngine
 from pellucid.engine.model_runner import Model
 from pellucid.engine.output_processor import add_delta
 from pellucid.engine.progress import Progress, ProgressBar
+from pellucid.engine.validation import check_text_length
 from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import RequestOutput
 from pellucid.request import LogitsProcessor
@@ -212,9 +213,11 @@ class LLM:
         self.close()
 
     def _chat_prompt(self, messages: Any, options: Mapping[str, Any]) -> tuple[Prompt, str | None]:
-        from pellucid.tokenizer.chat_template import encode_chat
+        from pellucid.tokenizer.chat_template import encode_rendered, render_chat
 
-        prompt = encode_chat(self.tokenizer, messages, **options)
+        rendered = render_chat(self.tokenizer, messages, **options)
+        check_text_length(self.tokenizer, rendered.text, self.max_model_len)
+        prompt = encode_rendered(self.tokenizer, rendered)
         return prompt.token_ids, prompt.text
 
     @contextmanager
@@ -272,6 +275,7 @@ class LLM:
     ) -> None:
         """Queue a request; `queued` is told its name before a Ctrl-C can come between."""
         if isinstance(prompt, str):  # a long text takes a while: other threads go on, and Ctrl-C ends it
+            check_text_length(self.tokenizer, prompt, self.max_model_len)
             text, prompt = prompt, self.tokenizer.encode(prompt)
         with self._alone() as engine:
             name = self._free_name() if request_id is None else request_id

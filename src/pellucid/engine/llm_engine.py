@@ -12,7 +12,14 @@ from pellucid.config import EngineArgs
 from pellucid.engine.model_runner import Model, ModelRunner, StepResult
 from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike
 from pellucid.engine.scheduler import Scheduler
-from pellucid.engine.validation import check_params, checked_priority, checked_processors, checked_prompt, checked_salt
+from pellucid.engine.validation import (
+    check_params,
+    check_text_length,
+    checked_priority,
+    checked_processors,
+    checked_prompt,
+    checked_salt,
+)
 from pellucid.errors import InvalidParameterError, PellucidError, shown
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
@@ -141,9 +148,10 @@ class LLMEngine:
             )
         arrival_time = time.monotonic() if arrival_time is None else arrival_time
         text = prompt if isinstance(prompt, str) else prompt_text
-        ids = checked_prompt(
-            self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, self.config.vocab_size
-        )
+        if isinstance(prompt, str):
+            check_text_length(self.tokenizer, prompt, self.max_model_len)
+            prompt = self.tokenizer.encode(prompt)
+        ids = checked_prompt(prompt, self.config.vocab_size)
         check_params(params, len(ids), self.config.vocab_size, self.max_model_len)
         salt, processors = checked_salt(cache_salt), checked_processors(logits_processors)
         requests = self._sequences(request_id, ids, params, checked_priority(priority), salt, processors)

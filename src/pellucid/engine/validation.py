@@ -50,6 +50,18 @@ def checked_prompt(token_ids: Any, vocab_size: int) -> list[int]:
     return ids
 
 
+def check_text_length(tokenizer: Any, text: str, max_model_len: int) -> None:
+    """Refuse a text that cannot fit before it is encoded, which takes a second for a megabyte or so.
+
+    Raises `ContextLengthExceededError` with the number of tokens that the text has at least.
+    """
+    if 4 * len(text) < max_model_len:  # as many bytes at most, and a token has one or more
+        return
+    least = tokenizer.least_tokens(text)
+    if least >= max_model_len:
+        raise ContextLengthExceededError(least, max_model_len, is_least=True)
+
+
 def checked_processors(processors: Any) -> tuple[LogitsProcessor, ...]:
     """The logits processors as a tuple. Raises `InvalidParameterError` for anything but a list of callables."""
     if not isinstance(processors, Sequence) or not all(map(callable, processors)):

@@ -139,7 +139,7 @@ class Routes:
             format = self._format(llm)
             messages = check_messages(body["messages"], maps_developer=format.maps_developer)
             messages, options = chat_prompt(messages, template_options(body), parse_tools(body), format)
-            ids = (await _encode(llm, messages, **options)).token_ids
+            ids = (await _encode(llm, messages, may_be_too_long=True, **options)).token_ids
         else:
             ids = await _tokenize_text(llm, body, flags)
         answer = {"count": len(ids), "max_model_len": llm.max_model_len, "tokens": list(ids)}

@@ -138,6 +138,32 @@ def encode_chat(
     Control strings in messages, tools, documents and variables stay text. Where the model wants BOS there is exactly
     one, whether the template writes it or not; EOS is never added. Errors as ChatTemplate.render.
     """
+    prompt = render_chat(
+        tokenizer,
+        messages,
+        chat_template=chat_template,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        tools=tools,
+        documents=documents,
+        **variables,
+    )
+    return encode_rendered(tokenizer, prompt)
+
+
+def render_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    /,
+    *,
+    chat_template: str | None = None,
+    add_generation_prompt: bool | None = None,
+    continue_final_message: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    **variables: Any,
+) -> RenderedPrompt:
+    """The first half of `encode_chat`: messages to text."""
     source = chat_template if chat_template is not None else _template_of(tokenizer, bool(tools))
     template = ChatTemplate(
         source,
@@ -145,7 +171,7 @@ def encode_chat(
         eos_token=_spelling(tokenizer, tokenizer.eos_id),
         control_strings=tokenizer.control_strings,
     )
-    prompt = template.render(
+    return template.render(
         messages,
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
@@ -153,6 +179,10 @@ def encode_chat(
         documents=documents,
         **variables,
     )
+
+
+def encode_rendered(tokenizer: Tokenizer, prompt: RenderedPrompt) -> ChatPrompt:
+    """The second half of `encode_chat`: text to ids."""
     ids = tokenizer.encode_with_protected(prompt.text, prompt.protected, add_special_tokens=False)
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids.insert(0, tokenizer.bos_id)

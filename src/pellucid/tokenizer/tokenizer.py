@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -92,6 +93,32 @@ class Tokenizer:
         User-defined tokens (added, but not special) are matched either way.
         """
         return self.encode_with_protected(text, (), add_special_tokens=add_special_tokens, parse_special=parse_special)
+
+    def least_tokens(self, text: str) -> int:
+        """A number of tokens that `encode(text)` has at least, told without encoding: its bytes by the longest token's.
+
+        0 where nothing can be told: a run of unknown characters may be one token.
+        """
+        if self._sentencepiece and len(self._vocabulary.ids_of_kinds(BYTE)) < 256:
+            return 0
+        if self._vocabulary.pre_tokenizer.nfc:
+            text = unicodedata.normalize("NFC", text)
+        if self._vocabulary.strips_after_special:
+            text = "".join(text.split())
+        # a sentence of spaces is as long written with `▁`, which is one character of three bytes
+        num_bytes = len(text.replace(SPACE_MARK, " ").encode("utf-8", "surrogatepass"))
+        return -(-num_bytes // self._longest_token_bytes)
+
+    @cached_property
+    def _longest_token_bytes(self) -> int:
+        # as the vocabulary spells it, a token has no fewer bytes than it stands for
+        spelled = [len(token.encode("utf-8", "surrogateescape")) for token in self._tokens]
+        longest = 1
+        for token_id in sorted(range(self.vocab_size), key=spelled.__getitem__, reverse=True):
+            if spelled[token_id] <= longest:
+                break
+            longest = max(longest, len(self.token_bytes(token_id)))
+        return longest
 
     def encode_with_protected(
         self,
