@@ -1,6 +1,6 @@
 """Microseconds per sampled token at two vocabulary sizes; the last line is JSON.
 
-    python benchmarks/sampling.py [--repeats 200]
+    python benchmarks/sampling.py [--repeats 200] [--backend reference]
 
 `peaked` logits have a few likely tokens, as most positions of a language model; `flat` ones have none, the worst case.
 """
@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from pellucid.config import BACKENDS
+from pellucid.kernels.backend import SamplingKernels
+from pellucid.kernels.dispatch import make_sampling_kernels
 from pellucid.sampling.draw import uniform
 from pellucid.sampling.sampler import Sampler, SamplingState
 from pellucid.sampling_params import SamplingParams
@@ -31,6 +34,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "factual": {"temperature": 0.3, "top_p": 0.9, "top_k": 40},
     "creative": {"min_p": 0.05, "top_p": 0.95},
     "all penalties": {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1},
+    "penalties, top-k, top-p, logprobs": {
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.1,
+        "presence_penalty": 0.1,
+        "top_k": 50,
+        "top_p": 0.95,
+        "logprobs": 5,
+    },
 }
 
 
@@ -43,9 +54,9 @@ def made_logits(vocab_size: int, kind: str) -> np.ndarray[Any, np.dtype[np.float
     return logits.astype(np.float32)
 
 
-def measure(vocab_size: int, kind: str, fields: dict[str, Any], repeats: int) -> float:
+def measure(vocab_size: int, kind: str, fields: dict[str, Any], repeats: int, kernels: SamplingKernels | None) -> float:
     """Median microseconds of one token, each with another draw."""
-    sampler = Sampler(vocab_size)
+    sampler = Sampler(vocab_size, kernels)
     logits = made_logits(vocab_size, kind)
     state = SamplingState(SamplingParams(**fields), 7, 0, list(range(1000)), list(range(500, 700)))
     times = []
@@ -61,20 +72,28 @@ def main() -> None:
     """Print the table and the JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=200, help="tokens per setting")
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--backend", choices=BACKENDS, default="native")
+    arguments = parser.parse_args()
+    repeats, kernels = arguments.repeats, make_sampling_kernels(arguments.backend)
     start = time.perf_counter()
     for index in range(10_000):
         uniform(7, 0, index)
     draw_us = (time.perf_counter() - start) / 10_000 * 1e6
-    result: dict[str, Any] = {"benchmark": "sampling", "unit": "us", "draw": round(draw_us, 2), "settings": {}}
-    print(f"{'draw alone':28} {draw_us:10.1f} us")
+    result: dict[str, Any] = {
+        "benchmark": "sampling",
+        "backend": arguments.backend,
+        "unit": "us",
+        "draw": round(draw_us, 2),
+        "settings": {},
+    }
+    print(f"{'draw alone':34} {draw_us:10.1f} us")
     for name, fields in SETTINGS.items():
         row = {}
         for vocab_size in VOCAB_SIZES:
             for kind in ("peaked", "flat"):
-                row[f"{vocab_size} {kind}"] = round(measure(vocab_size, kind, fields, repeats), 1)
+                row[f"{vocab_size} {kind}"] = round(measure(vocab_size, kind, fields, repeats, kernels), 1)
         result["settings"][name] = row
-        print(f"{name:28}", "  ".join(f"{key}: {value:7.1f}" for key, value in row.items()))
+        print(f"{name:34}", "  ".join(f"{key}: {value:7.1f}" for key, value in row.items()))
     print(json.dumps(result))
 
 

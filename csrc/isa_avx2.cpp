@@ -1,21 +1,26 @@
 // The kernels for the instruction set "avx2".
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "half.h"
 #include "kernel_table.h"
 #include "simd/vec_avx2.h"
+#include "simd/select_avx2.h"
 #include "kernels/mathfn.inl"
 #include "kernels/rows.inl"
 #include "kernels/panel.inl"
 #include "kernels/kv_store.inl"
 #include "kernels/attention.inl"
+#include "kernels/sampling.inl"
 
 namespace pellucid {
 
 const KernelTable kAvx2Kernels = {
     "avx2",    PELLUCID_PANELS, quantize_row, rms_norm_row, rms_norm_add_row, gate_row,
     rotate_row, store_kv,   attend_split, merge_split,     finish_row,   decode_row,
+    PELLUCID_SAMPLING,
 };
 
 }  // namespace pellucid

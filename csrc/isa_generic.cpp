@@ -1,21 +1,26 @@
 // The kernels for the instruction set "generic".
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "half.h"
 #include "kernel_table.h"
 #include "simd/vec_generic.h"
+#include "simd/select_generic.h"
 #include "kernels/mathfn.inl"
 #include "kernels/rows.inl"
 #include "kernels/panel.inl"
 #include "kernels/kv_store.inl"
 #include "kernels/attention.inl"
+#include "kernels/sampling.inl"
 
 namespace pellucid {
 
 const KernelTable kGenericKernels = {
     "generic",    PELLUCID_PANELS, quantize_row, rms_norm_row, rms_norm_add_row, gate_row,
     rotate_row, store_kv,   attend_split, merge_split,     finish_row,   decode_row,
+    PELLUCID_SAMPLING,
 };
 
 }  // namespace pellucid

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "formats.h"
+#include "sampling_table.h"
 
 namespace pellucid {
 
@@ -78,6 +79,7 @@ struct KernelTable {
   void (*merge_split)(SoftmaxState& state, float* acc, const SoftmaxState& next, const float* next_acc, int64_t dim);
   void (*finish_row)(const SoftmaxState& state, const float* acc, int64_t dim, float* out);
   void (*decode_row)(const Format& format, const uint8_t* panel, int64_t columns, int row, float scale, float* out);
+  SamplingKernels sampling;
 };
 
 extern const KernelTable kGenericKernels;

@@ -12,6 +12,7 @@
 
 #include "isa.h"
 #include "ops.h"
+#include "sampling.h"
 
 namespace nb = nanobind;
 using namespace pellucid;
@@ -137,6 +138,33 @@ void row_norm(Runtime& r, Floats2 x, Floats1 weight, float eps, Floats2 out) {
   (r.*OPERATION)(a, norm, o);
 }
 
+// One row of logits and the sampler's limits on it.
+int64_t checked_row(const Floats1& logits) {
+  const int64_t n = static_cast<int64_t>(logits.shape(0));
+  check(n > 0 && n <= kMaxVocabulary, "logits must be one to 2^21 numbers");
+  return n;
+}
+
+std::tuple<int64_t, float> draw_token(RowSampler& sampler, Floats1 logits, double temperature, double log_min_p, int64_t top_k,
+                                      double top_p, double draw) {
+  const int64_t n = checked_row(logits);
+  check(temperature > 0.0 && log_min_p <= 0.0 && top_k >= 0 && top_p > 0.0 && top_p <= 1.0 && draw >= 0.0 && draw < 1.0,
+        "a filter's value is out of its range");
+  const Filters filters{temperature, log_min_p, top_k, top_p, static_cast<uint64_t>(draw * 0x1p53)};
+  const nb::gil_scoped_release free;
+  const Drawn drawn = sampler.draw(logits.data(), n, filters);
+  return {drawn.id, drawn.largest};
+}
+
+std::tuple<float, uint64_t, int64_t, std::vector<int32_t>> rank_token(RowSampler& sampler, Floats1 logits, int64_t token,
+                                                                      int64_t num_top) {
+  const int64_t n = checked_row(logits);
+  check(token >= 0 && token < n && num_top >= 0, "the token lies outside the vocabulary");
+  const nb::gil_scoped_release free;
+  Ranking ranking = sampler.rank(logits.data(), n, token, num_top);
+  return {ranking.largest, ranking.total, ranking.rank, std::move(ranking.top)};
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -150,6 +178,12 @@ NB_MODULE(_native, m) {
 
   nb::class_<Step>(m, "Step").def(nb::init<Ints1, Longs1, Ints1, Ints2, Bools1>());
   nb::class_<LayerCache>(m, "LayerCache").def(nb::init<Array4, Array4>());
+
+  m.attr("max_vocabulary") = kMaxVocabulary;
+  nb::class_<RowSampler>(m, "RowSampler")
+      .def(nb::init<const std::string&>(), nb::arg("isa"))
+      .def("draw", &draw_token)
+      .def("rank", &rank_token);
 
   nb::class_<Runtime>(m, "Runtime")
       .def(nb::init<int, const std::string&>(), nb::arg("threads"), nb::arg("isa"))

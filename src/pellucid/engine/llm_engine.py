@@ -100,6 +100,7 @@ class LLMEngine:
             max_model_len=self.max_model_len,
             max_num_seqs=args.max_num_seqs,
             max_num_batched_tokens=args.max_num_batched_tokens,
+            backend=args.backend,
         )
         self._process = os.getpid()
         self._states: dict[str, RequestState] = {}

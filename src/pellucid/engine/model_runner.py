@@ -15,6 +15,7 @@ from pellucid.config import ModelConfig
 from pellucid.engine.scheduler import ScheduledRequest, SchedulerOutput
 from pellucid.errors import NonFiniteError, PellucidError
 from pellucid.forward_batch import Float32Array, ForwardBatch, ForwardOutput, Int32Array
+from pellucid.kernels.dispatch import make_sampling_kernels
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.request import Request
 from pellucid.sampling.logprobs import raw_logprobs
@@ -78,12 +79,13 @@ class ModelRunner:
         max_model_len: int,
         max_num_seqs: int,
         max_num_batched_tokens: int,
+        backend: str = "native",
     ) -> None:
         self.model = model
         self.storage = storage
         self.probe: Probe | None = None
         """When set, every forward pass is shown to it."""
-        self.sampler = Sampler(model.config.vocab_size)
+        self.sampler = Sampler(model.config.vocab_size, make_sampling_kernels(backend))
         self.max_logits_rows = min(MAX_LOGITS_ROWS, max(1, MAX_LOGITS_BYTES // (4 * model.config.vocab_size)))
         self._block_size = storage.block_size
         self._rows: dict[int, _Row] = {}
@@ -206,7 +208,7 @@ class ModelRunner:
                 logits = self.model.compute_logits(hidden[offset + position : offset + stop])
                 try:
                     for row, given in zip(logits, request.prompt_token_ids[position + 1 : stop + 1], strict=True):
-                        result.prompt_rows.append(raw_logprobs(row, num_logprobs, given))
+                        result.prompt_rows.append(raw_logprobs(row, num_logprobs, given, self.sampler.kernels))
                 except PellucidError as error:
                     result.error = _sentence(request, error)
                     break

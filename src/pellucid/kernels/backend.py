@@ -152,3 +152,21 @@ class Backend(Protocol):
         """out[t] = softmax(scale · q · Kᵀ) · V over the positions row t sees: its own and those before, `window` of
         them at most; query head h reads KV head h // (H / G) (Ainslie et al. 2023, GQA). out [T, H · D]."""
         ...
+
+
+class SamplingKernels(Protocol):
+    """What sampling asks of one row of logits, float32 [vocab]; `sampling/candidates.py` is the definition."""
+
+    def draw(
+        self, logits: Float32Array, *, temperature: float, min_p: float, top_k: int, top_p: float, u: float
+    ) -> tuple[int, float]:
+        """(the id that temperature, min-p, top-k, top-p and the draw u choose, the largest logit, NaN if any is NaN).
+
+        `temperature` is above 0 and a finite float32; `top_k` 0, `min_p` 0 and `top_p` 1 are off. The id is -1 where
+        the largest logit is not finite.
+        """
+        ...
+
+    def rank(self, logits: Float32Array, token_id: int, num_top: int) -> tuple[float, int, int, list[int]]:
+        """(largest logit, sum of the whole weights at temperature 1, rank of `token_id` from 1, most probable ids)."""
+        ...

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pellucid.config import BACKENDS
 from pellucid.errors import InvalidParameterError
-from pellucid.kernels.backend import Backend
+from pellucid.kernels.backend import Backend, SamplingKernels
 
 ISA_VARIABLE = "PELLUCID_ISA"
 """Environment variable that names an instruction set, to try a slower one on purpose."""
@@ -42,3 +42,12 @@ def make_backend(name: str = "native", threads: int | None = None) -> Backend:
     from pellucid.kernels.native import NativeBackend
 
     return NativeBackend(threads or usable_cores(), os.environ.get(ISA_VARIABLE, ""))
+
+
+def make_sampling_kernels(name: str = "native") -> SamplingKernels | None:
+    """The named backend's; None for the reference: there sampling runs as it is defined, stage by stage."""
+    if name == "reference":
+        return None
+    from pellucid.kernels.native import NativeSampling
+
+    return NativeSampling(os.environ.get(ISA_VARIABLE, ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -121,3 +122,20 @@ class NativeBackend:
     ) -> None:
         assert isinstance(step, NativeStep)
         self._runtime.attention(qkv, heads, window or 0, scale, step.handle, cache, out)
+
+
+class NativeSampling:
+    """The operations of `SamplingKernels` on the compiled kernels; the bits are the same on every instruction set."""
+
+    def __init__(self, isa: str = "") -> None:
+        try:
+            self._rows = _native.RowSampler(isa)
+        except ValueError as error:
+            raise BackendError(str(error)) from None
+        self.rank = self._rows.rank
+
+    def draw(
+        self, logits: Float32Array, *, temperature: float, min_p: float, top_k: int, top_p: float, u: float
+    ) -> tuple[int, float]:
+        log_min_p = math.log(min_p) if min_p > 0 else -math.inf
+        return cast(tuple[int, float], self._rows.draw(logits, temperature, log_min_p, top_k, top_p, u))

@@ -6,22 +6,9 @@ import math
 
 import numpy as np
 
-from pellucid.errors import NonFiniteError
-from pellucid.sampling.candidates import FloatArray, top_positions
-
-
-def log_sum_exp(logits: FloatArray) -> float:
-    """log of the sum of exp(logits [vocab]): float32 exponentials, added in float64.
-
-    Raises `NonFiniteError` for NaN, +inf and for logits that are all -inf.
-    """
-    largest = logits[logits.argmax()]
-    if not np.isfinite(largest):
-        raise NonFiniteError(f"the model's logits are not finite: the largest is {largest}")
-    with np.errstate(over="ignore"):
-        exponents = logits - largest
-    np.exp(exponents, out=exponents)
-    return float(largest) + math.log(float(exponents.sum(dtype=np.float64)))
+from pellucid.kernels.backend import SamplingKernels
+from pellucid.sampling.candidates import ONE, FloatArray, top_positions, weights_of
+from pellucid.sampling.stages import check_raw
 
 
 def rank_of(logits: FloatArray, token_id: int) -> int:
@@ -31,21 +18,30 @@ def rank_of(logits: FloatArray, token_id: int) -> int:
     return 1 + int(above)
 
 
-def raw_logprobs(logits: FloatArray, num: int, token_id: int) -> list[tuple[int, float, int]]:
+def raw_logprobs(
+    logits: FloatArray, num: int, token_id: int, kernels: SamplingKernels | None = None
+) -> list[tuple[int, float, int]]:
     """(id, logprob, rank) of `token_id` first, then of the `num` most probable ids without it.
 
     `logits` are the raw float32 logits [vocab] of one position. A logprob is log-softmax, finite or -inf where
-    the logit is -inf, for which JSON has no number: who writes JSON puts a floor in. Raises `NonFiniteError` as
-    `log_sum_exp` does.
+    the logit is -inf, for which JSON has no number: who writes JSON puts a floor in. The sum of exponentials is that
+    of the draw's whole weights at temperature 1. Raises `NonFiniteError` for NaN, +inf and logits that are all -inf.
     """
-    normaliser = log_sum_exp(logits)
-    entries = [(token_id, float(logits[token_id]) - normaliser, rank_of(logits, token_id))]
-    if num > 0:
-        top = top_positions(logits, num)
-        values = logits[top].tolist()
-        entries += [
-            (other, value - normaliser, rank)
-            for rank, (other, value) in enumerate(zip(top.tolist(), values, strict=True), start=1)
-            if other != token_id
-        ]
+    if kernels is not None:
+        largest, total, rank, top = kernels.rank(logits, token_id, num)
+        check_raw(largest)
+    else:
+        highest = logits[logits.argmax()]
+        largest = float(highest)
+        check_raw(largest)
+        total = int(weights_of(logits, highest, 1.0).sum())
+        rank = rank_of(logits, token_id)
+        top = top_positions(logits, num).tolist() if num > 0 else []
+    normaliser = largest + math.log(total / ONE)
+    entries = [(token_id, float(logits[token_id]) - normaliser, rank)]
+    entries += [
+        (other, float(logits[other]) - normaliser, place)
+        for place, other in enumerate(top, start=1)
+        if other != token_id
+    ]
     return entries

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pellucid.errors import InvalidParameterError
-from pellucid.sampling.candidates import FloatArray
+from pellucid.errors import InvalidParameterError, UnsupportedModelError
+from pellucid.kernels.backend import SamplingKernels
+from pellucid.sampling.candidates import MAX_VOCAB_SIZE, FloatArray, usable_temperature
 from pellucid.sampling.draw import uniform
 from pellucid.sampling.logprobs import raw_logprobs
-from pellucid.sampling.stages import StageObserver, run_stages
+from pellucid.sampling.stages import StageObserver, any_moves_logits, check_raw, move_logits, run_stages
 from pellucid.sampling.state import SamplingState
 from pellucid.sampling_params import SamplingParams
 
@@ -29,10 +30,19 @@ class SampledToken:
 
 
 class Sampler:
-    """Chooses tokens. Holds no state of any request: see `SamplingState`."""
+    """Chooses tokens. Holds no state of any request: see `SamplingState`.
 
-    def __init__(self, vocab_size: int) -> None:
+    With `kernels` the filters, the draw and the logprobs are theirs and give the same; without, or when observed, the
+    stages run one by one as they are defined. Raises `UnsupportedModelError` for a vocabulary above 2**21.
+    """
+
+    def __init__(self, vocab_size: int, kernels: SamplingKernels | None = None) -> None:
+        if vocab_size > MAX_VOCAB_SIZE:
+            raise UnsupportedModelError(
+                f"the model has {vocab_size} tokens, but the sampler takes at most {MAX_VOCAB_SIZE}"
+            )
         self.vocab_size = vocab_size
+        self.kernels = kernels
 
     def sample(self, logits: FloatArray, request: SamplingState, observer: StageObserver | None = None) -> SampledToken:
         """The token at `request.position`, a pure function of (logits, params, ids so far, seed, sample_index).
@@ -43,15 +53,37 @@ class Sampler:
         """
         if logits.shape != (self.vocab_size,) or logits.dtype != np.float32:
             raise ValueError(f"logits are {logits.dtype} {logits.shape}, but must be float32 ({self.vocab_size},)")
-        candidates = run_stages(logits, request, observer)
-        if request.params.greedy:
-            token_id = candidates.first()
+        if self.kernels is None or observer is not None:
+            candidates = run_stages(logits, request, observer)
+            token_id = candidates.first() if request.params.greedy else candidates.pick(_uniform(request))
         else:
-            token_id = candidates.pick(uniform(request.seed, request.sample_index, request.position))
+            token_id = _choose(self.kernels, logits, request)
         if request.params.logprobs is None:
             return SampledToken(token_id)
-        entries = raw_logprobs(logits, request.params.logprobs, token_id)
+        entries = raw_logprobs(logits, request.params.logprobs, token_id, self.kernels)
         return SampledToken(token_id, entries[0][1], entries)
+
+
+def _uniform(request: SamplingState) -> float:
+    return uniform(request.seed, request.sample_index, request.position)
+
+
+def _choose(kernels: SamplingKernels, logits: FloatArray, request: SamplingState) -> int:
+    params = request.params
+    if params.greedy:
+        return move_logits(logits, request).first()
+    if any_moves_logits(request):
+        logits = move_logits(logits, request).logits
+    token_id, largest = kernels.draw(
+        logits,
+        temperature=usable_temperature(params.temperature),
+        min_p=params.min_p,
+        top_k=max(params.top_k, 0),
+        top_p=params.top_p,
+        u=_uniform(request),
+    )
+    check_raw(largest)
+    return token_id
 
 
 def check_params_against_vocab(params: SamplingParams, vocab_size: int) -> None:

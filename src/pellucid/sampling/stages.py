@@ -6,6 +6,7 @@ most probable token where it is. An observer, if there is one, is shown the cand
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -162,35 +163,47 @@ def run_stages(logits: FloatArray, state: SamplingState, observer: StageObserver
     `logits` are float32 [vocab], read and not changed. Raises `NonFiniteError` for NaN and +inf, and
     `InvalidParameterError` where the parameters leave no token that can be drawn.
     """
+    candidates = move_logits(logits, state, observer)
+    if state.params.greedy:
+        return candidates
+    for stage in STAGES:
+        parameter = None if stage.moves_logits else stage.parameter(state)
+        if parameter is not None:
+            stage.apply(candidates, state)
+            if observer is not None:
+                observer.on_stage(stage.name, parameter, candidates)
+    return candidates
+
+
+def any_moves_logits(state: SamplingState) -> bool:
+    """Whether a stage that changes logits will run."""
+    return any(stage.moves_logits and stage.parameter(state) is not None for stage in STAGES)
+
+
+def move_logits(logits: FloatArray, state: SamplingState, observer: StageObserver | None = None) -> Candidates:
+    """All tokens, after the stages that change logits; raises as `run_stages`."""
     candidates = Candidates(logits)
-    _check_raw(candidates)
+    check_raw(float(candidates.largest))
     if observer is not None:
         observer.on_stage("raw", None, candidates)
-    greedy = state.params.greedy
     moved = False
     for stage in STAGES:
-        if greedy and not stage.moves_logits:
-            break
-        parameter = stage.parameter(state)
+        parameter = stage.parameter(state) if stage.moves_logits else None
         if parameter is None:
             continue
-        if moved and not stage.moves_logits:
-            _check_moved(candidates, state)
-            moved = False
         stage.apply(candidates, state)
-        moved |= stage.moves_logits
+        moved = True
         if observer is not None:
-            if moved:
-                _check_moved(candidates, state)
+            _check_moved(candidates, state)
             observer.on_stage(stage.name, parameter, candidates)
     if moved:
         _check_moved(candidates, state)
     return candidates
 
 
-def _check_raw(candidates: Candidates) -> None:
-    largest = float(candidates.largest)
-    if not np.isfinite(largest):
+def check_raw(largest: float) -> None:
+    """Raise `NonFiniteError` unless the model's largest logit is finite."""
+    if not math.isfinite(largest):
         raise NonFiniteError(f"the model's logits are not finite: the largest is {largest}")
 
 

@@ -1,0 +1,98 @@
+// From a row of logits to a token, and to logprobs, in a few passes and without sorting the vocabulary.
+//
+// The definition is src/pellucid/sampling/candidates.py. Candidates are ordered by logit, highest first, ties by id. A
+// token's weight is a whole number, round(2^42 · e^((logit − largest) / temperature)): sums of weights are exact, so that
+// they may be taken in any order, and the first candidates that reach a sum can be looked for in any way.
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernel_table.h"
+
+namespace pellucid {
+
+constexpr int64_t kMaxVocabulary = int64_t{1} << 21;  // sums of so many weights fit 64 bits
+
+struct Filters {
+  double temperature;  // > 0
+  double log_min_p;    // −∞: off
+  int64_t top_k;       // 0: off
+  double top_p;        // in (0, 1]
+  uint64_t draw;       // the draw times 2^53
+};
+
+struct Drawn {
+  int64_t id;     // −1 where `largest` is not finite
+  float largest;  // the largest logit; NaN if any is NaN
+};
+
+struct Ranking {
+  float largest;
+  uint64_t total;  // sum of the weights at temperature 1
+  int64_t rank;    // of the token asked about, from 1
+  std::vector<int32_t> top;
+};
+
+class RowSampler {
+ public:
+  explicit RowSampler(const std::string& isa);
+
+  // The token that the filters leave and the draw takes; logits[n], n ≤ kMaxVocabulary.
+  Drawn draw(const float* logits, int64_t n, const Filters& filters);
+  // What logprobs need: `total` is 0 where `largest` is not finite.
+  Ranking rank(const float* logits, int64_t n, int64_t token, int64_t num_top);
+
+ private:
+  // The end of a run of first candidates.
+  struct End {
+    int64_t id;
+    uint64_t weight;  // of all candidates up to it
+  };
+  enum class Measure { Weight, Count };
+
+  // Some of the row's tokens, in id order, with the weight and the number of those before the first candidate of them.
+  struct Span {
+    const float* logits;
+    const float* weights;
+    const int32_t* ids;  // null: all tokens
+    int64_t count;
+    uint64_t weight_before;
+    int64_t count_before;
+  };
+
+  float scan(const float* logits, int64_t n);
+  void make_head(int64_t size);
+  void sort_first(int64_t count);
+  void take_keys();
+  void weigh_head(float temperature);
+  End end_of(uint64_t target);
+  End find(Measure measure, uint64_t target);
+  void choose_cut(bool by_weight, const Span& span, double share, float* low, float* high);
+  End end_of_ties(bool by_weight, uint64_t target, const Span& span) const;
+  End end_of_few(bool by_weight, uint64_t target, const Span& span);
+
+  const SamplingKernels& kernels_;
+  std::mutex mutex_;
+  const float* logits_ = nullptr;
+  int64_t n_ = 0;
+  float largest_ = 0.0f;
+  uint64_t total_ = 0;
+  std::vector<float> maxima_;   // of the row's blocks
+  std::vector<float> group_maxima_;
+  std::vector<float> weights_;  // of the row's tokens
+  // The most probable tokens in candidate order: `head_ends_[i]` is the weight of the first i + 1. All logits from
+  // `head_low_` on are in it, and all that are possible where `head_is_all_`.
+  std::vector<int32_t> head_ids_;
+  std::vector<float> head_logits_, head_weights_;
+  std::vector<uint64_t> head_ends_;
+  float head_low_ = 0.0f;
+  bool head_is_all_ = false;
+  // Tokens near the one looked for.
+  std::vector<float> near_logits_, near_weights_;
+  std::vector<int32_t> near_ids_;
+  std::vector<uint64_t> keys_;
+};
+
+}  // namespace pellucid
