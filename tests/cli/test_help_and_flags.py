@@ -60,7 +60,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.endswith("loaded: []\n")
 
 
-@pytest.mark.parametrize("verb", [*(v for v in VERBS if v not in SUBVERBS), "bench latency"])
+@pytest.mark.parametrize("verb", [*(v for v in VERBS if v not in SUBVERBS), "bench latency", "bench serve"])
 def test_every_verb_has_help(capfd: pytest.CaptureFixture[str], verb: str) -> None:
     result = run_here(capfd, *verb.split(), "--help")
     assert result.code == 0

@@ -24,12 +24,13 @@ VERBS: dict[str, Verb] = {
     "inspect": Verb("pellucid.cli.inspect", "inspect", "Show what a model file holds and what memory it takes."),
     "pull": Verb("pellucid.cli.pull", "pull", "Fetch a model into the model cache."),
     "list": Verb("pellucid.cli.list", "list_", "Show the models that are in the cache, and those that can be pulled."),
-    "bench": Verb("pellucid.cli.bench", "", "Measure; `pellucid bench latency` times one batch of requests."),
+    "bench": Verb("pellucid.cli.bench", "", "Measure: batches of requests here, or a load on a server."),
 }
 
 SUBVERBS: dict[str, dict[str, Verb]] = {
     "bench": {
-        "latency": Verb("pellucid.cli.bench", "latency", "Time to first token, time per token, and their spread.")
+        "latency": Verb("pellucid.cli.bench", "latency", "Time to first token, time per token, and their spread."),
+        "serve": Verb("pellucid.cli.bench_serve", "serve", "A load on any OpenAI-compatible server, and what it bore."),
     },
 }
 
