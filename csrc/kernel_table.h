@@ -23,7 +23,7 @@ struct QuantizedRow {
   const float* fsum16() const { return reinterpret_cast<const float*>(sum16() + k / 16); }
 };
 
-enum class Activation : int { Silu = 0, GeluTanh = 1 };
+enum class Activation : int { Silu = 0, GeluTanh = 1, Gelu = 2, Relu = 3, SwigluClamped = 4 };
 
 // Keys and values of one layer, in blocks: keys [blocks, heads, dim, block], values [blocks, heads, block, dim]; a block is
 // one piece, and the next one starts `block_stride` numbers later.
@@ -69,6 +69,7 @@ struct KernelTable {
   void (*quantize_row)(const float* x, int64_t k, uint8_t* out);
   void (*rms_norm_row)(const float* x, const float* weight, float eps, int64_t n, float* out);
   void (*rms_norm_add_row)(const float* x, const float* weight, float eps, int64_t n, float* residual);
+  void (*layer_norm_row)(const float* x, const float* weight, const float* bias, float eps, int64_t n, float* out);
   void (*gate_row)(const float* gate, const float* up, Activation activation, int64_t n, float* out);
   void (*rotate_row)(float* x, const float* cosine, const float* sine, int64_t half_dim);
   // Stores one head's key and value at (block, offset); returns false if a number is not finite as stored.

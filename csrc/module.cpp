@@ -120,7 +120,7 @@ void check_attention(const Rows& qkv, const AttentionShape& shape, const Step& s
 }
 
 Activation activation_of(int kind) {
-  check(kind == 0 || kind == 1, "unknown activation");
+  check(kind >= 0 && kind <= static_cast<int>(Activation::SwigluClamped), "unknown activation");
   return static_cast<Activation>(kind);
 }
 
@@ -213,6 +213,27 @@ NB_MODULE(_native, m) {
            })
       .def("rms_norm", row_norm<&Runtime::rms_norm>)
       .def("rms_norm_add", row_norm<&Runtime::rms_norm_add>)
+      .def(
+          "layer_norm",
+          [](Runtime& r, Floats2 x, Floats1 weight, std::optional<Floats1> bias, float eps, Floats2 out) {
+            const Rows a = rows(x), o = rows(out);
+            check(static_cast<int64_t>(weight.shape(0)) == a.width && (!bias || bias->shape(0) == weight.shape(0)),
+                  "weight and bias must have one number per column");
+            check(o.count == a.count && o.width == a.width, "output has the wrong shape");
+            const float* b = bias ? bias->data() : nullptr;
+            const nb::gil_scoped_release free;
+            r.layer_norm(a, weight.data(), b, eps, o);
+          },
+          nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"), nb::arg("out"))
+      .def("activate",
+           [](Runtime& r, Floats2 x, int kind, bool gated, Floats2 out) {
+             const Rows a = rows(x), o = rows(out);
+             const Activation activation = activation_of(kind);
+             check(gated || activation != Activation::SwigluClamped, "swiglu_clamped needs a gate");
+             check(o.count == a.count && a.width == (gated ? 2 : 1) * o.width, "output has the wrong shape");
+             const nb::gil_scoped_release free;
+             r.activate(a, activation, gated, o);
+           })
       .def(
           "linear",
           [](Runtime& r, Floats2 x, std::optional<Floats1> weight, float eps, const PackedMatrix& w, Floats2 out) {

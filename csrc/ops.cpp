@@ -45,6 +45,19 @@ void Runtime::rms_norm_add(Rows x, Norm norm, Rows residual) {
   each_row(x.count, one);
 }
 
+void Runtime::layer_norm(Rows x, const float* weight, const float* bias, float eps, Rows out) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  each_row(x.count, [&](int64_t i) { kernels_.layer_norm_row(x.row(i), weight, bias, eps, x.width, out.row(i)); });
+}
+
+void Runtime::activate(Rows x, Activation activation, bool gated, Rows out) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto one = [&](int64_t i) {
+    kernels_.gate_row(x.row(i), gated ? x.row(i) + out.width : nullptr, activation, out.width, out.row(i));
+  };
+  each_row(x.count, one);
+}
+
 void Runtime::linear(Rows x, Norm norm, const PackedMatrix& w, Rows out) {
   product(x, norm, w, Epilogue::Store, Activation::Silu, out);
 }

@@ -58,6 +58,9 @@ class Runtime {
   void embed(const PackedMatrix& table, const int32_t* ids, float scale, Rows out);
   void rms_norm(Rows x, Norm norm, Rows out);
   void rms_norm_add(Rows x, Norm norm, Rows residual);
+  void layer_norm(Rows x, const float* weight, const float* bias, float eps, Rows out);
+  // out = activation(x), or activation(gate) · up with x = [gate, up].
+  void activate(Rows x, Activation activation, bool gated, Rows out);
   // out = W · norm(x), or residual += W · x, or out = activation(gate) · up with W = [gate; up].
   void linear(Rows x, Norm norm, const PackedMatrix& w, Rows out);
   void linear_add(Rows x, const PackedMatrix& w, Rows residual);

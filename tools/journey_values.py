@@ -180,8 +180,9 @@ def embedding(j: Journey) -> Iterator[str]:
 
 def attention_input(j: Journey) -> Iterator[str]:
     norm = j.model.weights.layers[0].attention_norm
-    yield f"norm(x)    {numbers(rms_norm(j.tensor('embedding'), norm, j.config.norm_eps))}"
-    cosine, sine = RotaryTable(j.config.layer_rope(0)).rows(np.array([j.row], dtype=np.int32))
+    assert norm is not None
+    yield f"norm(x)    {numbers(rms_norm(j.tensor('embedding'), norm.weight, j.config.norm_eps))}"
+    cosine, sine = RotaryTable(j.config.rope).rows(np.array([j.row], dtype=np.int32))
     for name, heads in (("q", j.config.num_heads), ("k", j.config.num_kv_heads)):
         turned = j.tensor(f"layers.0.attn.{name}").reshape(1, heads, j.config.head_dim)
         plain = rotate(turned, cosine, -sine)

@@ -62,4 +62,28 @@ inline V16 vgelu_tanh(V16 x) {
   return vdiv(x, vadd(vset1(1.0f), vexp(y2)));
 }
 
+// x · Φ(x) with erf by formula 7.1.26 of Abramowitz and Stegun (1964), absolute error below 1.5e-7.
+inline V16 vgelu(V16 x) {
+  const V16 zero = vset1(0.0f), one = vset1(1.0f);
+  const V16 y = vmul(x, vset1(0.70710678118654752f));
+  const V16 size = vmax(y, vsub(zero, y));
+  const V16 t = vdiv(one, vfma(size, vset1(0.3275911f), one));
+  V16 p = vset1(1.061405429f);
+  p = vfma(p, t, vset1(-1.453152027f));
+  p = vfma(p, t, vset1(1.421413741f));
+  p = vfma(p, t, vset1(-0.284496736f));
+  p = vfma(p, t, vset1(0.254829592f));
+  // erfc(|y|): for negative x it is 1 + erf itself, without the loss of a difference.
+  const V16 tail = vmul(vmul(p, t), vexp(vsub(zero, vmul(y, y))));
+  return vmul(vmul(x, vset1(0.5f)), vselect_lt(x, zero, tail, vsub(vset1(2.0f), tail)));
+}
+
+// gate · sigmoid(1.702 · gate) · (up + 1), gate at most 7, up from −7 to 7 (OpenAI 2025, gpt-oss).
+inline V16 vswiglu_clamped(V16 gate, V16 up) {
+  const V16 g = vmin(vset1(7.0f), gate);
+  const V16 u = vmax(vset1(-7.0f), vmin(vset1(7.0f), up));
+  const V16 opened = vdiv(g, vadd(vset1(1.0f), vexp(vmul(g, vset1(-1.702f)))));
+  return vmul(opened, vadd(u, vset1(1.0f)));
+}
+
 }  // namespace

@@ -94,15 +94,44 @@ void quantize_row(const float* x, int64_t k, uint8_t* out) {
   }
 }
 
-inline V16 activate(Activation kind, V16 x) { return kind == Activation::Silu ? vsilu(x) : vgelu_tanh(x); }
+inline V16 activate(Activation kind, V16 x) {
+  switch (kind) {
+    case Activation::GeluTanh: return vgelu_tanh(x);
+    case Activation::Gelu: return vgelu(x);
+    case Activation::Relu: return vmax(vset1(0.0f), x);  // in this order NaN stays NaN
+    default: return vsilu(x);
+  }
+}
 
+// activation(gate) · up, or activation(gate) alone where `up` is null.
 void gate_row(const float* gate, const float* up, Activation kind, int64_t n, float* out) {
+  const auto one = [&](V16 g, V16 u) {
+    if (kind == Activation::SwigluClamped) return vswiglu_clamped(g, u);
+    return up ? vmul(activate(kind, g), u) : activate(kind, g);
+  };
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) vstore(out + i, vmul(activate(kind, vload(gate + i)), vload(up + i)));
+  for (; i + 16 <= n; i += 16) vstore(out + i, one(vload(gate + i), up ? vload(up + i) : vset1(0.0f)));
   if (i < n) {
     float y[16];
-    vstore(y, vmul(activate(kind, vload_tail(gate + i, n - i)), vload_tail(up + i, n - i)));
+    vstore(y, one(vload_tail(gate + i, n - i), up ? vload_tail(up + i, n - i) : vset1(0.0f)));
     std::memcpy(out + i, y, static_cast<size_t>(n - i) * 4);
+  }
+}
+
+float sum_of(const float* x, int64_t n) {
+  V16 s = vset1(0.0f);
+  for (int64_t i = 0; i < n; i += 16) s = vadd(s, i + 16 <= n ? vload(x + i) : vload_tail(x + i, n - i));
+  return reduce_add(s);
+}
+
+// (x − mean) / sqrt(variance + eps) · weight + bias, the variance from the differences (Ba et al. 2016).
+void layer_norm_row(const float* x, const float* weight, const float* bias, float eps, int64_t n, float* out) {
+  const float mean = sum_of(x, n) / static_cast<float>(n);
+  for (int64_t i = 0; i < n; ++i) out[i] = x[i] - mean;
+  const float inverse = 1.0f / std::sqrt(sum_of_squares(out, n) / static_cast<float>(n) + eps);
+  for (int64_t i = 0; i < n; ++i) {
+    const float y = (out[i] * inverse) * weight[i];
+    out[i] = bias ? y + bias[i] : y;
   }
 }
 

@@ -16,7 +16,11 @@ DEFAULT_MODEL = "smollm2:135m"
 BLOCK_SIZE = 16
 """Tokens in one KV block; the kernels are written for it."""
 
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped"]
+NormKind = Literal["rms", "layer"]
+PositionKind = Literal["rope", "learned", "sinusoidal", "alibi", "none"]
+BlockKind = Literal["sequential", "parallel", "post_norm"]
+RopeScalingKind = Literal["divisors", "linear", "ntk", "dynamic", "llama3", "yarn", "longrope"]
 KVCacheDType = Literal["float16", "float32"]
 BackendName = Literal["native", "reference"]
 
@@ -38,6 +42,34 @@ others (kv_cache/sizing.py)."""
 
 
 @dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How a model trained for `original_context` positions reaches further; `models/rotary.py` has the formulas.
+
+    divisors: each pair's frequency is divided by `factors` (llama3 scaling as GGUF stores it).
+    linear: all are divided by `factor` (Chen et al. 2023, position interpolation).
+    ntk, dynamic: theta grows by `factor`, or with the context in use (bloc97 2023, NTK-aware scaling).
+    llama3: low frequencies are divided by `factor`, high ones kept, those between blended (Llama 3.1).
+    yarn: the same by rotations in the original context, with a factor on the angles' cosines (Peng et al. 2023).
+    longrope: `factors` for contexts beyond the original one, `short_factors` within (Ding et al. 2024).
+    """
+
+    kind: RopeScalingKind
+    factor: float = 1.0
+    original_context: int = 0
+    factors: tuple[float, ...] = ()
+    """[dim / 2] divisors of the frequencies."""
+    short_factors: tuple[float, ...] = ()
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    """yarn: whether the bounds of the blended pairs are rounded to whole pairs."""
+    attention_factor: float = 1.0
+    """Factor on cosines and sines, so that scores grow by its square."""
+
+
+@dataclass(frozen=True, slots=True)
 class RopeConfig:
     """Rotary position embedding (Su et al. 2021, RoFormer, section 3.4) of one kind of layer.
 
@@ -49,10 +81,49 @@ class RopeConfig:
     """Base of the geometric series of frequencies."""
     dim: int
     """How many of a head's numbers are rotated; even, at most head_dim."""
-    inv_freq_divisors: tuple[float, ...] | None = None
-    """Per-pair divisors [dim / 2] of the inverse frequencies (llama3 scaling as GGUF stores it)."""
-    linear_factor: float = 1.0
-    """Linear scaling (Chen et al. 2023, position interpolation): positions are divided by it."""
+    scaling: RopeScaling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """A mixture of experts: which MLPs a token goes through (Shazeer et al. 2017; Fedus et al. 2021)."""
+
+    num_experts: int
+    num_chosen: int
+    """Experts of one token."""
+    intermediate_size: int
+    """Numbers inside one expert's MLP."""
+    scores: Literal["softmax", "softmax_of_chosen", "sigmoid"] = "softmax"
+    """softmax over all experts; over the chosen ones alone; or each expert's own sigmoid (DeepSeek-V3)."""
+    normalize: bool = False
+    """Whether the chosen weights are divided by their sum."""
+    scale: float = 1.0
+    """Factor on the chosen weights."""
+    num_groups: int = 1
+    num_chosen_groups: int = 1
+    """Experts are chosen from the best groups only (DeepSeek-V2, section 2.1.2)."""
+    group_score: Literal["max", "top2"] = "max"
+    """How a group is judged: by its best expert, or by the sum of its two best."""
+    shared_intermediate_size: int = 0
+    """Numbers inside the MLP that every token goes through beside its experts; 0: there is none."""
+    dense_layers: tuple[bool, ...] = ()
+    """[num_layers] True where a layer has a plain MLP; empty when none has."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values of all heads from one latent vector."""
+
+    query_rank: int
+    """Numbers in the compressed query; 0: queries are not compressed."""
+    rank: int
+    """Numbers in the compressed key and value."""
+    nope_dim: int
+    """Numbers of a head's key that come from the latent and carry no position."""
+    rope_dim: int
+    """Numbers of a head's key that are rotated; one key for all heads."""
+    value_dim: int
+    """Numbers in a head's value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +148,48 @@ class ModelConfig:
     intermediate_size: int
     """Numbers inside the MLP."""
     context_length: int
-    """Positions the model was trained for."""
+    """Positions the model was trained for, or reaches with its scaling."""
     norm_eps: float
-    """Added to the mean square in RMSNorm."""
+    """Added to the mean square in RMSNorm, to the variance in LayerNorm."""
     rope: RopeConfig
-    """Positions of full-attention layers."""
+    """Positions of full-attention layers; of none where `positions` is not "rope"."""
     rope_sliding: RopeConfig | None = None
     """Positions of sliding-window layers, where they differ (Gemma 3)."""
+    positions: PositionKind = "rope"
+    position_offset: int = 0
+    """learned, sinusoidal: position 0 is this row of the table (OPT, XGLM: 2)."""
+    rope_layers: tuple[bool, ...] = ()
+    """[num_layers] False where a layer rotates nothing (SmolLM3); empty when every layer does."""
+    norm: NormKind = "rms"
+    block: BlockKind = "sequential"
+    """sequential: attention, then MLP; parallel: both from the same input (GPT-NeoX); post_norm: each sum is
+    normalised, not each input (GPT-1)."""
     activation: Activation = "silu"
-    """What opens or closes the MLP's other half."""
+    """What opens or closes the MLP's other half, or stands alone in it."""
+    gated_mlp: bool = True
+    """Whether the MLP has two halves, one of which gates the other."""
     attention_scale: float = 0.0
     """Factor on q · k; 0 stands for head_dim ** −0.5 and is resolved on construction."""
+    attention_softcap: float | None = None
+    """c in c · tanh(score / c) (Gemma 2)."""
+    final_softcap: float | None = None
+    """The same for the logits."""
     embedding_scale: float = 1.0
     """Factor on the embedding (Gemma: sqrt(hidden_size))."""
+    residual_scale: float = 1.0
+    """Factor on what a branch adds (Granite)."""
+    logits_scale: float = 1.0
+    """Factor on the logits (Granite)."""
     qk_norm: bool = False
-    """RMSNorm over each head of q and k before the rotation."""
+    """Normalisation of q and k before the rotation: of each head, or of all heads together (OLMo 2)."""
     post_norms: bool = False
-    """RMSNorm on the outputs of attention and MLP before they are added (Gemma 2 and 3)."""
+    """Normalisation of the outputs of attention and MLP before they are added (Gemma 2 and 3)."""
     sliding_window: int | None = None
     """A sliding layer's row sees this many positions, itself included."""
     sliding_layers: tuple[bool, ...] = ()
     """[num_layers] True where the layer is a sliding-window layer; empty when none is."""
+    experts: ExpertsConfig | None = None
+    latent: LatentConfig | None = None
     tie_word_embeddings: bool = True
     """Whether the LM head is the embedding itself."""
     weight_bytes: int = 0
@@ -113,11 +205,17 @@ class ModelConfig:
             return self.sliding_window
         return None
 
-    def layer_rope(self, layer: int) -> RopeConfig:
-        """The rotary parameters of a layer."""
+    def layer_rope(self, layer: int) -> RopeConfig | None:
+        """The rotary parameters of a layer; None where it rotates nothing."""
+        if self.positions != "rope" or (self.rope_layers and not self.rope_layers[layer]):
+            return None
         if self.rope_sliding is not None and self.window(layer) is not None:
             return self.rope_sliding
         return self.rope
+
+    def is_dense(self, layer: int) -> bool:
+        """Whether a layer has one MLP rather than experts."""
+        return self.experts is None or (bool(self.experts.dense_layers) and self.experts.dense_layers[layer])
 
     def kv_bytes_per_token(self, dtype: KVCacheDType) -> int:
         """KV cache bytes one token takes: 2 (K and V) · layers · KV heads · head_dim · bytes per number."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from models.small_models import LLAMA_SHAPE, llama_metadata, llama_tensors, write_llama
 
-from pellucid.config import RopeConfig
+from pellucid.config import RopeConfig, RopeScaling
 from pellucid.errors import ModelFileError, UnsupportedModelError
 from pellucid.formats.block_types import F32
 from pellucid.formats.gguf import GGUFFile
@@ -17,6 +17,7 @@ from pellucid.kernels.dispatch import make_backend
 from pellucid.kernels.reference import ReferenceMatrix
 from pellucid.models.loading import load_model, read_config
 from pellucid.models.rotary import inverse_frequencies
+from pellucid.models.weights import AttentionWeights
 
 
 def converted(rows: np.ndarray, heads: int) -> np.ndarray:
@@ -47,8 +48,9 @@ def test_m68_q_and_k_of_a_whole_model_are_the_published_rows(tmp_path: Path, hea
     }
     model = load_model(write_llama(tmp_path / "m.gguf", llama_metadata(**counts), tensors), make_backend("reference"))
     for layer, expected in zip(model.weights.layers, published, strict=True):
-        assert isinstance(layer.qkv, ReferenceMatrix)
-        np.testing.assert_array_equal(layer.qkv.weights, expected)
+        assert isinstance(layer.attention, AttentionWeights)
+        assert isinstance(layer.attention.qkv.matrix, ReferenceMatrix)
+        np.testing.assert_array_equal(layer.attention.qkv.matrix.weights, expected)
 
 
 # LlamaRotaryEmbedding(rope_theta=500000, head_dim=32, rope_type="llama3", factor=8, low_freq_factor=1,
@@ -86,7 +88,7 @@ def test_m69_llama3_frequencies_are_those_of_transformers() -> None:
         else:
             smooth = (trained / wavelength - low) / (high - low)
             divisors.append(1 / ((1 - smooth) / factor + smooth))
-    rope = RopeConfig(theta=base, dim=dim, inv_freq_divisors=tuple(divisors))
+    rope = RopeConfig(theta=base, dim=dim, scaling=RopeScaling("divisors", factors=tuple(divisors)))
     np.testing.assert_allclose(inverse_frequencies(rope), LLAMA3_INV_FREQ, rtol=5e-7)
 
 
@@ -94,7 +96,7 @@ def test_m69_llama3_frequencies_are_those_of_transformers() -> None:
     ("changes", "kind", "message"),
     [
         ({"llama.expert_count": 8}, UnsupportedModelError, "llama.expert_count is not 0"),
-        ({"llama.rope.scaling.type": "yarn"}, UnsupportedModelError, "rope.scaling.type is 'yarn', but only none and"),
+        ({"llama.rope.scaling.type": "spiral"}, UnsupportedModelError, "rope.scaling.type is 'spiral', but only none,"),
         ({"llama.rope.scaling.type": 3}, ModelFileError, "rope.scaling.type is 3, but must be a string"),
         ({"split.count": [1, 2]}, UnsupportedModelError, "split.count is array"),
         ({"llama.attention.head_count": [4, 4]}, ModelFileError, "llama.attention.head_count is array"),

@@ -17,7 +17,7 @@ from pellucid.formats.quantize import quantize
 from pellucid.forward_batch import ForwardBatch
 from pellucid.kernels.dispatch import make_backend
 from pellucid.kv_cache.storage import KVCacheStorage
-from pellucid.models.architectures.base import half_split_rows
+from pellucid.models.architectures.common import half_split_rows
 from pellucid.models.decoder import Decoder
 from pellucid.models.loading import load_model, read_config
 from pellucid.models.rotary import RotaryTable, inverse_frequencies
@@ -78,7 +78,7 @@ def test_m69_llama3_factors_divide_the_inverse_frequencies(tmp_path: Path) -> No
     tensors["rope_freqs.weight"] = ((8,), F32, factors.view(np.uint8))
     with GGUFFile.open(write_llama(tmp_path / "m.gguf", tensors=tensors)) as file:
         _, config = read_config(file)
-    plain = inverse_frequencies(dataclasses.replace(config.rope, inv_freq_divisors=None))
+    plain = inverse_frequencies(dataclasses.replace(config.rope, scaling=None))
     np.testing.assert_allclose(inverse_frequencies(config.rope), plain / factors, rtol=1e-7)
     load_model(tmp_path / "m.gguf", make_backend("reference"))
 
@@ -127,7 +127,7 @@ def test_tied_models_of_one_seed_have_the_same_body(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"general.architecture": "mamba"}, ["mamba", "gemma3, llama"]),
+        ({"general.architecture": "mamba"}, ["mamba", "gemma3, gpt2, llama"]),
         ({"general.architecture": None}, ["None", "supported"]),
         ({"llama.block_count": None}, ["llama.block_count", "missing"]),
         ({"llama.block_count": 0}, ["llama.block_count", "0"]),
@@ -138,7 +138,7 @@ def test_tied_models_of_one_seed_have_the_same_body(tmp_path: Path) -> None:
         ({"llama.embedding_length": 128}, ["token_embd.weight", "(96, 64)"]),
         ({"llama.attention.layer_norm_rms_epsilon": -1.0}, ["layer_norm_rms_epsilon", "-1.0"]),
         ({"llama.rope.dimension_count": 7}, ["rope.dimension_count", "7"]),
-        ({"llama.rope.scaling.type": "yarn"}, ["rope.scaling.type", "yarn"]),
+        ({"llama.rope.scaling.type": "spiral"}, ["rope.scaling.type", "spiral"]),
         ({"llama.attention.sliding_window": 64}, ["llama.attention.sliding_window", "not supported"]),
         ({"llama.logit_scale": 0.5}, ["llama.logit_scale", "not supported"]),
         ({"llama.feed_forward_length": "many"}, ["feed_forward_length", "many"]),
@@ -157,7 +157,7 @@ def test_missing_misshapen_and_unknown_tensors_are_named(tmp_path: Path) -> None
     for change, words in (
         ({"blk.1.ffn_up.weight": None}, "blk.1.ffn_up.weight is missing"),
         ({"blk.0.attn_q.weight": ((64, 96), F32, np.zeros(64 * 96 * 4, np.uint8))}, "blk.0.attn_q.weight has shape"),
-        ({"blk.0.attn_q.bias": ((64,), F32, np.zeros(256, np.uint8))}, "'blk.0.attn_q.bias' is unknown"),
+        ({"blk.0.attn_q.scale": ((64,), F32, np.zeros(256, np.uint8))}, "'blk.0.attn_q.scale' is unknown"),
         ({"token_embd.weight": None}, "token_embd.weight is missing"),
         ({"output_norm.weight": None}, "output_norm.weight is missing"),
     ):

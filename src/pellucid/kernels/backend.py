@@ -36,6 +36,22 @@ class WeightPart:
     """`data` is a view of a mapped file, whose pages a backend may drop as it packs them."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionParams:
+    """What one layer's attention does with the scores q · k."""
+
+    scale: float
+    """Factor on them."""
+    window: int | None = None
+    """Positions a row sees, its own included; None: all before."""
+    softcap: float | None = None
+    """c in c · tanh(score / c), after the scale (Gemma team 2024, section 2)."""
+    sinks: Float32Array | None = None
+    """[H] one more score in each head's softmax, without a value (OpenAI 2025, gpt-oss)."""
+    slopes: Float32Array | None = None
+    """[H] subtracted from a score for each position of distance (Press et al. 2022, ALiBi)."""
+
+
 class Matrix(Protocol):
     """A weight matrix [rows, columns] in a backend's own form."""
 
@@ -96,6 +112,12 @@ class Backend(Protocol):
         """out = x / sqrt(mean(x²) + eps) · weight, row by row (Zhang and Sennrich 2019, RMSNorm)."""
         ...
 
+    def layer_norm(
+        self, x: Float32Array, weight: Float32Array, bias: Float32Array | None, eps: float, out: Float32Array
+    ) -> None:
+        """out = (x − mean) / sqrt(variance + eps) · weight + bias, row by row (Ba et al. 2016)."""
+        ...
+
     def rms_norm_add(self, x: Float32Array, weight: Float32Array, eps: float, residual: Float32Array) -> None:
         """residual += rms_norm(x)."""
         ...
@@ -118,6 +140,13 @@ class Backend(Protocol):
         out: Float32Array,
     ) -> None:
         """out = activation(gate · n) · (up · n) with n = rms_norm(x) and gate_up = [gate; up] (Shazeer 2020, GLU)."""
+        ...
+
+    def activate(self, x: Float32Array, activation: Activation, is_gated: bool, out: Float32Array) -> None:
+        """out [T, n] = activation(x); is_gated: x [T, 2 n] = [gate; up] and out = activation(gate) · up.
+
+        swiglu_clamped is always gated: gate · sigmoid(1.702 · gate) · (up + 1), gate at most 7, up from −7 to 7.
+        """
         ...
 
     def rotate_and_store(
@@ -143,14 +172,14 @@ class Backend(Protocol):
         self,
         qkv: Float32Array,
         heads: int,
-        window: int | None,
-        scale: float,
+        params: AttentionParams,
         step: Step,
         cache: LayerCache,
         out: Float32Array,
     ) -> None:
         """out[t] = softmax(scale · q · Kᵀ) · V over the positions row t sees: its own and those before, `window` of
-        them at most; query head h reads KV head h // (H / G) (Ainslie et al. 2023, GQA). out [T, H · D]."""
+        them at most; query head h reads KV head h // (H / G) (Ainslie et al. 2023, GQA). out [T, H · D].
+        `AttentionParams` says what else happens to the scores."""
         ...
 
 

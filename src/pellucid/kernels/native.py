@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pellucid.config import Activation
 from pellucid.errors import BackendError, UnsupportedModelError
 from pellucid.forward_batch import ForwardBatch
-from pellucid.kernels.backend import Float32Array, LayerCache, Matrix, Step, WeightPart
+from pellucid.kernels.backend import AttentionParams, Float32Array, LayerCache, Matrix, Step, WeightPart
 
 try:
     from pellucid.kernels import _native  # type: ignore[attr-defined]
@@ -22,7 +22,13 @@ except ImportError as error:  # pragma: no cover - a broken installation
         "or use the reference backend"
     ) from None
 
-_ACTIVATION_CODES: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
+_ACTIVATION_CODES: dict[Activation, int] = {
+    "silu": 0,
+    "gelu_tanh": 1,
+    "gelu": 2,
+    "relu": 3,
+    "swiglu_clamped": 4,
+}
 
 
 def available_isas() -> list[str]:
@@ -61,6 +67,7 @@ class NativeBackend:
         # Bound methods of the compiled object: a decode step calls them some two hundred times.
         self.rms_norm = runtime.rms_norm
         self.rms_norm_add = runtime.rms_norm_add
+        self.layer_norm = runtime.layer_norm
         self.linear = runtime.linear
         self.linear_add = runtime.linear_add
         self.embed = runtime.embed
@@ -95,6 +102,9 @@ class NativeBackend:
     ) -> None:
         self._runtime.linear_gated(x, norm, eps, gate_up, _ACTIVATION_CODES[activation], out)
 
+    def activate(self, x: Float32Array, activation: Activation, is_gated: bool, out: Float32Array) -> None:
+        self._runtime.activate(x, _ACTIVATION_CODES[activation], is_gated, out)
+
     def rotate_and_store(
         self,
         qkv: Float32Array,
@@ -114,14 +124,13 @@ class NativeBackend:
         self,
         qkv: Float32Array,
         heads: int,
-        window: int | None,
-        scale: float,
+        params: AttentionParams,
         step: Step,
         cache: LayerCache,
         out: Float32Array,
     ) -> None:
         assert isinstance(step, NativeStep)
-        self._runtime.attention(qkv, heads, window or 0, scale, step.handle, cache, out)
+        self._runtime.attention(qkv, heads, params.window or 0, params.scale, step.handle, cache, out)
 
 
 class NativeSampling:

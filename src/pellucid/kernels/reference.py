@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pellucid.config import Activation
 from pellucid.formats.dequantize import dequantize
 from pellucid.forward_batch import ForwardBatch
-from pellucid.kernels.backend import Float32Array, LayerCache, Matrix, Step, WeightPart
+from pellucid.kernels.backend import AttentionParams, Float32Array, LayerCache, Matrix, Step, WeightPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,14 @@ def rms_norm(x: Float32Array, weight: Float32Array, eps: float) -> Float32Array:
     return cast(Float32Array, x / np.sqrt(mean_square + np.float32(eps)) * weight)
 
 
+def layer_norm(x: Float32Array, weight: Float32Array, bias: Float32Array | None, eps: float) -> Float32Array:
+    """(x − mean) / sqrt(variance + eps) · weight + bias over the last axis."""
+    centred = x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32)
+    variance = np.mean(np.square(centred), axis=-1, keepdims=True, dtype=np.float32)
+    scaled = centred / np.sqrt(variance + np.float32(eps)) * weight
+    return cast(Float32Array, scaled if bias is None else scaled + bias)
+
+
 def silu(x: Float32Array) -> Float32Array:
     """x · sigmoid(x) (Ramachandran et al. 2017)."""
     with np.errstate(over="ignore"):  # e^(−x) may be infinite; the quotient is then 0, as it should be
@@ -64,7 +72,43 @@ def gelu_tanh(x: Float32Array) -> Float32Array:
     return cast(Float32Array, np.float32(0.5) * x * (np.float32(1) + np.tanh(inner)))
 
 
-ACTIVATIONS: dict[Activation, Callable[[Float32Array], Float32Array]] = {"silu": silu, "gelu_tanh": gelu_tanh}
+def gelu(x: Float32Array) -> Float32Array:
+    """x · Φ(x), with the normal distribution function by erf (Hendrycks and Gimpel 2016)."""
+    return cast(Float32Array, np.float32(0.5) * x * (np.float32(1) + _erf(x * np.float32(2**-0.5))))
+
+
+def _erf(x: Float32Array) -> Float32Array:
+    from math import erf
+
+    return np.vectorize(erf, otypes=[np.float32])(x)  # type: ignore[no-any-return]
+
+
+def relu(x: Float32Array) -> Float32Array:
+    """max(x, 0)."""
+    return np.maximum(x, np.float32(0))
+
+
+def swiglu_clamped(gate: Float32Array, up: Float32Array) -> Float32Array:
+    """gate · sigmoid(1.702 gate) · (up + 1), both bounded by 7 (OpenAI 2025, gpt-oss)."""
+    gate, up = np.minimum(gate, np.float32(7)), np.clip(up, np.float32(-7), np.float32(7))
+    with np.errstate(over="ignore"):
+        opened = gate / (np.float32(1) + np.exp(np.float32(-1.702) * gate))
+    return cast(Float32Array, opened * (up + np.float32(1)))
+
+
+ACTIVATIONS: dict[Activation, Callable[[Float32Array], Float32Array]] = {
+    "silu": silu,
+    "gelu_tanh": gelu_tanh,
+    "gelu": gelu,
+    "relu": relu,
+}
+
+
+def gated(gate: Float32Array, up: Float32Array, activation: Activation) -> Float32Array:
+    """activation(gate) · up (Shazeer 2020, GLU)."""
+    if activation == "swiglu_clamped":
+        return swiglu_clamped(gate, up)
+    return cast(Float32Array, ACTIVATIONS[activation](gate) * up)
 
 
 def rotate(x: Float32Array, cosine: Float32Array, sine: Float32Array) -> Float32Array:
@@ -107,6 +151,11 @@ class ReferenceBackend:
     def rms_norm(self, x: Float32Array, weight: Float32Array, eps: float, out: Float32Array) -> None:
         out[:] = rms_norm(x, weight, eps)
 
+    def layer_norm(
+        self, x: Float32Array, weight: Float32Array, bias: Float32Array | None, eps: float, out: Float32Array
+    ) -> None:
+        out[:] = layer_norm(x, weight, bias, eps)
+
     def rms_norm_add(self, x: Float32Array, weight: Float32Array, eps: float, residual: Float32Array) -> None:
         residual += rms_norm(x, weight, eps)
 
@@ -126,7 +175,14 @@ class ReferenceBackend:
         out: Float32Array,
     ) -> None:
         gate, up = np.split(rms_norm(x, norm, eps) @ _weights(gate_up).T, 2, axis=1)
-        out[:] = ACTIVATIONS[activation](gate) * up
+        out[:] = gated(gate, up, activation)
+
+    def activate(self, x: Float32Array, activation: Activation, is_gated: bool, out: Float32Array) -> None:
+        if is_gated:
+            gate, up = np.split(x, 2, axis=1)
+            out[:] = gated(gate, up, activation)
+        else:
+            out[:] = ACTIVATIONS[activation](x)
 
     def rotate_and_store(
         self,
@@ -159,8 +215,7 @@ class ReferenceBackend:
         self,
         qkv: Float32Array,
         heads: int,
-        window: int | None,
-        scale: float,
+        params: AttentionParams,
         step: Step,
         cache: LayerCache,
         out: Float32Array,
@@ -175,13 +230,23 @@ class ReferenceBackend:
             rows = slice(batch.query_start_loc[sequence], batch.query_start_loc[sequence + 1])
             keys, values = _gather(cache, batch.block_table[sequence], int(length))
             positions = batch.positions[rows, None]
-            visible = np.arange(length)[None, :] <= positions
-            if window is not None:
-                visible &= np.arange(length)[None, :] > positions - window
+            distance = positions - np.arange(length)[None, :]
+            visible = distance >= 0
+            if params.window is not None:
+                visible &= distance < params.window
             for head in range(heads):
                 kv_head = head // (heads // kv_heads)
-                scores = np.float32(scale) * (q[rows, head] @ keys[kv_head])
-                weights = softmax(np.where(visible, scores, np.float32(-np.inf)))
+                scores = np.float32(params.scale) * (q[rows, head] @ keys[kv_head])
+                if params.softcap is not None:
+                    scores = np.float32(params.softcap) * np.tanh(scores / np.float32(params.softcap))
+                if params.slopes is not None:
+                    scores = scores - params.slopes[head] * distance.astype(np.float32)
+                scores = np.where(visible, scores, np.float32(-np.inf))
+                if params.sinks is not None:
+                    sink = np.full((len(scores), 1), params.sinks[head], dtype=np.float32)
+                    weights = softmax(np.concatenate([scores, sink], axis=1))[:, :-1]
+                else:
+                    weights = softmax(scores)
                 result[rows, head] = weights @ values[kv_head]
 
 

@@ -1,12 +1,11 @@
 """The decoder: token ids → hidden states → logits, one forward pass for every family.
 
 It is handed a `ForwardBatch` and the cache, and knows nothing of requests, schedules or sampling. What differs
-between families is in `ModelConfig`; what differs between machines is behind `Backend`.
+between families is in `ModelConfig` and in which weights there are; what differs between machines is behind `Backend`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,9 +13,25 @@ import numpy.typing as npt
 
 from pellucid.config import ModelConfig, RopeConfig
 from pellucid.forward_batch import ForwardBatch, ForwardOutput
-from pellucid.kernels.backend import Backend, Float32Array, LayerCache, Matrix, Step
-from pellucid.models.rotary import RotaryTable
+from pellucid.kernels.backend import AttentionParams, Backend, Float32Array, LayerCache, Step
+from pellucid.models.experts import add_experts
+from pellucid.models.latent_attention import latent_attention
+from pellucid.models.rotary import RotaryTable, alibi_slopes, sinusoidal_rows
+from pellucid.models.weights import (
+    AttentionWeights,
+    DecoderWeights,
+    ExpertsWeights,
+    LatentAttentionWeights,
+    LayerWeights,
+    Linear,
+    MLPWeights,
+    Norm,
+)
+from pellucid.models.workspace import Workspace
 from pellucid.trace.probe import Probe
+
+Angles = tuple[Float32Array, Float32Array]
+"""cos and sin [T, pairs]."""
 
 
 class KVArrays(Protocol):
@@ -28,77 +43,23 @@ class KVArrays(Protocol):
     def values(self) -> list[npt.NDArray[Any]]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One block's weights; norms are float32 vectors, optional ones None where the family has none."""
-
-    attention_norm: Float32Array
-    qkv: Matrix
-    """[q; k; v], (H + 2 G) · D rows."""
-    q_norm: Float32Array | None
-    k_norm: Float32Array | None
-    attention_output: Matrix
-    post_attention_norm: Float32Array | None
-    mlp_norm: Float32Array
-    gate_up: Matrix
-    """[gate; up], 2 · intermediate_size rows."""
-    down: Matrix
-    post_mlp_norm: Float32Array | None
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderWeights:
-    """All weights of a decoder; `head` is `embedding` itself where the two are tied."""
-
-    embedding: Matrix
-    layers: tuple[LayerWeights, ...]
-    final_norm: Float32Array
-    head: Matrix
-
-    @property
-    def packed_bytes(self) -> int:
-        """Bytes the matrices take in memory, each counted once."""
-        matrices: dict[int, Matrix] = {id(m): m for m in (self.embedding, self.head)}
-        for layer in self.layers:
-            for m in (layer.qkv, layer.attention_output, layer.gate_up, layer.down):
-                matrices[id(m)] = m
-        return sum(m.packed_bytes for m in matrices.values())
-
-
-class _Workspace:
-    """Activations of one step, kept between steps and grown when a step is larger."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        heads = config.num_heads * config.head_dim
-        self._widths = {
-            "residual": config.hidden_size,
-            "qkv": heads + 2 * config.num_kv_heads * config.head_dim,
-            "attended": heads,
-            "gated": config.intermediate_size,
-            "branch": config.hidden_size,
-            "hidden": config.hidden_size,
-            "logits": config.vocab_size,
-        }
-        self._buffers: dict[str, Float32Array] = {}
-
-    def rows(self, name: str, count: int) -> Float32Array:
-        buffer = self._buffers.get(name)
-        if buffer is None or len(buffer) < count:
-            buffer = self._buffers[name] = np.empty((count, self._widths[name]), dtype=np.float32)
-        return buffer[:count]
-
-
 class Decoder:
-    """A causal transformer with a paged KV cache (Vaswani et al. 2017; pre-norm, RMSNorm, RoPE, GQA, gated MLP)."""
+    """A causal transformer with a paged KV cache (Vaswani et al. 2017).
 
-    def __init__(self, config: ModelConfig, weights: DecoderWeights, backend: Backend) -> None:
+    max_model_len: the longest context in use, which resolves rotary scalings that depend on it.
+    """
+
+    def __init__(self, config: ModelConfig, weights: DecoderWeights, backend: Backend, max_model_len: int = 0) -> None:
         self.config = config
         self.weights = weights
         self.backend = backend
-        self._workspace = _Workspace(config)
-        self._rotary: dict[RopeConfig, RotaryTable] = {}
-        for layer in range(config.num_layers):
-            self._rotary.setdefault(config.layer_rope(layer), RotaryTable(config.layer_rope(layer)))
+        self._workspace = Workspace(config)
+        ropes = {config.layer_rope(layer) for layer in range(config.num_layers)}
+        reach = max_model_len or config.context_length
+        self._rotary: dict[RopeConfig, RotaryTable] = {
+            rope: RotaryTable(rope, reach) for rope in ropes if rope is not None
+        }
+        self._attention = [self._attention_params(i, layer) for i, layer in enumerate(weights.layers)]
         self._bound_kv: KVArrays | None = None
         self._caches: list[LayerCache] = []
 
@@ -113,21 +74,21 @@ class Decoder:
         Returns the final norm's output [T, hidden_size], valid until the next call, and which rows had a key or
         value that is not finite as stored.
         """
-        backend, config, count = self.backend, self.config, len(batch.token_ids)
-        caches, step = self._layer_caches(kv), backend.step(batch)
-        angles = {rope: table.rows(batch.positions) for rope, table in self._rotary.items()}
-        x = self._workspace.rows("residual", count)
-        backend.embed(self.weights.embedding, batch.token_ids, config.embedding_scale, x)
+        caches, step = self._layer_caches(kv), self.backend.step(batch)
+        angles: dict[RopeConfig | None, Angles] = {
+            rope: table.rows(batch.positions) for rope, table in self._rotary.items()
+        }
+        angles[None] = (np.empty((len(batch.token_ids), 0), dtype=np.float32),) * 2
+        x = self._embed(batch)
         if probe is not None:
             _show(probe, "embedding", x)
         for index, layer in enumerate(self.weights.layers):
-            cosine, sine = angles[config.layer_rope(index)]
-            self._attention_block(x, index, layer, cosine, sine, step, caches[index], probe)
-            self._mlp_block(x, index, layer, probe)
+            self._block(x, index, layer, angles[self.config.layer_rope(index)], step, caches[index], probe)
             if probe is not None:
                 _show(probe, f"layers.{index}.residual", x)
-        hidden = self._workspace.rows("hidden", count)
-        backend.rms_norm(x, self.weights.final_norm, config.norm_eps, hidden)
+        hidden = x
+        if self.weights.final_norm is not None:
+            hidden = self._normalise(x, self.weights.final_norm, "hidden")
         if probe is not None:
             _show(probe, "final_norm", hidden)
         return ForwardOutput(hidden, step.nonfinite)
@@ -136,49 +97,153 @@ class Decoder:
         """LM head: hidden [R, hidden_size] → logits [R, vocab_size], valid until the next call."""
         logits = self._workspace.rows("logits", len(hidden))
         self.backend.linear(hidden, None, 0.0, self.weights.head, logits)
+        if self.config.logits_scale != 1.0:
+            logits *= np.float32(self.config.logits_scale)
+        if self.config.final_softcap is not None:
+            cap = np.float32(self.config.final_softcap)
+            np.multiply(np.tanh(logits / cap), cap, out=logits)
         return logits
 
-    def _attention_block(
+    def _embed(self, batch: ForwardBatch) -> Float32Array:
+        """Token embeddings, and positions where they are added to them."""
+        config, weights = self.config, self.weights
+        x = self._workspace.rows("residual", len(batch.token_ids))
+        self.backend.embed(weights.embedding, batch.token_ids, config.embedding_scale, x)
+        if weights.position_embedding is not None:
+            rows = self._workspace.rows("branch", len(x))
+            self.backend.embed(weights.position_embedding, batch.positions + config.position_offset, 1.0, rows)
+            x += rows
+        elif config.positions == "sinusoidal":
+            x += sinusoidal_rows(batch.positions + config.position_offset, config.hidden_size)
+        if weights.embedding_norm is not None:
+            x[:] = self._normalise(x, weights.embedding_norm, "branch")
+        return x
+
+    def _block(
         self,
         x: Float32Array,
         index: int,
         layer: LayerWeights,
-        cosine: Float32Array,
-        sine: Float32Array,
+        angles: Angles,
         step: Step,
         cache: LayerCache,
         probe: Probe | None,
     ) -> None:
-        """x += [post norm of] attention(norm(x))."""
-        backend, config = self.backend, self.config
-        qkv = self._workspace.rows("qkv", len(x))
+        """One layer, adding to x [T, d]."""
+        attention = layer.attention
+        attended = self._attend(x, index, layer, angles, step, cache, probe)
+        if self.config.block == "parallel":
+            assert isinstance(layer.mlp, MLPWeights)
+            gated = self._gated(x, index, layer.mlp_norm, layer.mlp, probe)  # of x as attention saw it
+            self._add(attended, attention.output, layer.post_attention_norm, x)
+            self._add(gated, layer.mlp.down, layer.post_mlp_norm, x)
+            return
+        self._add(attended, attention.output, layer.post_attention_norm, x)
+        after = self.config.block == "post_norm"
+        if after and layer.attention_norm is not None:
+            x[:] = self._normalise(x, layer.attention_norm, "branch")
+        if isinstance(layer.mlp, ExpertsWeights):
+            add_experts(self.backend, self.config, self._workspace, layer, x)
+        else:
+            gated = self._gated(x, index, None if after else layer.mlp_norm, layer.mlp, probe)
+            self._add(gated, layer.mlp.down, layer.post_mlp_norm, x)
+        if after and layer.mlp_norm is not None:
+            x[:] = self._normalise(x, layer.mlp_norm, "branch")
+
+    def _attend(
+        self,
+        x: Float32Array,
+        index: int,
+        layer: LayerWeights,
+        angles: Angles,
+        step: Step,
+        cache: LayerCache,
+        probe: Probe | None,
+    ) -> Float32Array:
+        """attention(norm(x)) [T, H · D], before its output matrix."""
+        backend, config, attention = self.backend, self.config, layer.attention
+        norm = None if config.block == "post_norm" else layer.attention_norm
+        params = self._attention[index]
+        if isinstance(attention, LatentAttentionWeights):
+            normed = x if norm is None else self._normalise(x, norm, "normed")
+            return latent_attention(backend, config, self._workspace, attention, normed, params, angles, step, cache)
+        qkv = self._linear(x, norm, attention.qkv, "qkv")
+        q_norm, k_norm = attention.q_norm, attention.k_norm
+        if q_norm is not None and k_norm is not None and q_norm.size != config.head_dim:
+            self._normalise_whole(qkv, q_norm, k_norm)
+            q_norm = k_norm = None
+        backend.rotate_and_store(qkv, config.num_heads, q_norm, k_norm, config.norm_eps, *angles, step, cache)
         attended = self._workspace.rows("attended", len(x))
-        backend.linear(x, layer.attention_norm, config.norm_eps, layer.qkv, qkv)
-        backend.rotate_and_store(
-            qkv, config.num_heads, layer.q_norm, layer.k_norm, config.norm_eps, cosine, sine, step, cache
-        )
-        backend.attention(qkv, config.num_heads, config.window(index), config.attention_scale, step, cache, attended)
+        backend.attention(qkv, config.num_heads, params, step, cache, attended)
         if probe is not None:
             self._show_heads(probe, index, qkv)
             _show(probe, f"layers.{index}.attn.out", attended)
-        self._add(attended, layer.attention_output, layer.post_attention_norm, x)
+        return attended
 
-    def _mlp_block(self, x: Float32Array, index: int, layer: LayerWeights, probe: Probe | None) -> None:
-        """x += [post norm of] down(activation(gate(norm(x))) · up(norm(x)))."""
+    def _normalise_whole(self, qkv: Float32Array, q_norm: Float32Array, k_norm: Float32Array) -> None:
+        """RMSNorm of all heads of q together, and of k (OLMo 2; OLMo team 2024, section 3.2)."""
+        q_end, k_end = len(q_norm), len(q_norm) + len(k_norm)
+        for part, weight in ((qkv[:, :q_end], q_norm), (qkv[:, q_end:k_end], k_norm)):
+            normed = np.ascontiguousarray(part)
+            self.backend.rms_norm(normed, weight, self.config.norm_eps, normed)
+            part[:] = normed
+
+    def _gated(
+        self, x: Float32Array, index: int, norm: Norm | None, mlp: MLPWeights, probe: Probe | None
+    ) -> Float32Array:
+        """activation(gate · n) · (up · n), or activation(up · n), with n = norm(x): [T, intermediate_size]."""
+        backend, config = self.backend, self.config
         gated = self._workspace.rows("gated", len(x))
-        self.backend.linear_gated(x, layer.mlp_norm, self.config.norm_eps, layer.gate_up, self.config.activation, gated)
+        if config.gated_mlp and norm is not None and mlp.gate_up.bias is None and config.norm == "rms":
+            backend.linear_gated(x, norm.weight, config.norm_eps, mlp.gate_up.matrix, config.activation, gated)
+        else:
+            inner = self._linear(x, norm, mlp.gate_up, "inner")
+            backend.activate(inner, config.activation, config.gated_mlp, gated)
         if probe is not None:
             _show(probe, f"layers.{index}.mlp.gated", gated)
-        self._add(gated, layer.down, layer.post_mlp_norm, x)
+        return gated
 
-    def _add(self, branch_input: Float32Array, matrix: Matrix, post_norm: Float32Array | None, x: Float32Array) -> None:
-        """x += branch_input · matrixᵀ, through the post norm where the family has one."""
-        if post_norm is None:
-            self.backend.linear_add(branch_input, matrix, x)
+    def _linear(self, x: Float32Array, norm: Norm | None, linear: Linear, name: str) -> Float32Array:
+        """norm(x) · matrixᵀ + bias, in the workspace's array `name`."""
+        out = self._workspace.rows(name, len(x))
+        if norm is not None and self.config.norm == "layer":
+            x, norm = self._normalise(x, norm, "normed"), None
+        self.backend.linear(x, None if norm is None else norm.weight, self.config.norm_eps, linear.matrix, out)
+        if linear.bias is not None:
+            out += linear.bias
+        return out
+
+    def _add(self, branch_input: Float32Array, linear: Linear, post_norm: Norm | None, x: Float32Array) -> None:
+        """x += branch_input · matrixᵀ + bias, through the post norm or factor that the family has."""
+        if post_norm is None and self.config.residual_scale == 1.0:
+            self.backend.linear_add(branch_input, linear.matrix, x)
+            if linear.bias is not None:
+                x += linear.bias
             return
-        branch = self._workspace.rows("branch", len(x))
-        self.backend.linear(branch_input, None, 0.0, matrix, branch)
-        self.backend.rms_norm_add(branch, post_norm, self.config.norm_eps, x)
+        branch = self._linear(branch_input, None, linear, "branch")
+        if post_norm is None:
+            x += np.float32(self.config.residual_scale) * branch
+        else:
+            self.backend.rms_norm_add(branch, post_norm.weight, self.config.norm_eps, x)
+
+    def _normalise(self, x: Float32Array, norm: Norm, name: str) -> Float32Array:
+        """RMSNorm or LayerNorm of x, in the workspace's array `name`."""
+        out = self._workspace.rows(name, len(x))
+        if self.config.norm == "rms":
+            self.backend.rms_norm(x, norm.weight, self.config.norm_eps, out)
+        else:
+            self.backend.layer_norm(x, norm.weight, norm.bias, self.config.norm_eps, out)
+        return out
+
+    def _attention_params(self, index: int, layer: LayerWeights) -> AttentionParams:
+        config, attention = self.config, layer.attention
+        return AttentionParams(
+            scale=config.attention_scale,
+            window=config.window(index),
+            softcap=config.attention_softcap,
+            sinks=attention.sinks if isinstance(attention, AttentionWeights) else None,
+            slopes=alibi_slopes(config.num_heads) if config.positions == "alibi" else None,
+        )
 
     def _layer_caches(self, kv: KVArrays) -> list[LayerCache]:
         if kv is not self._bound_kv:

@@ -1,142 +1,154 @@
-"""What a family declares, and how GGUF metadata is read with errors that name the key."""
+"""What a family declares: its name, how its configuration is read, and what its tensors are called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.config import ModelConfig, RopeConfig
-from pellucid.errors import ModelFileError, UnsupportedModelError, shown
+from pellucid.config import ModelConfig
+from pellucid.models.architectures.keys import JSONConfig, Metadata
+
+Int32Array = npt.NDArray[np.int32]
+RowOrder = Callable[[ModelConfig], Int32Array]
+"""[rows] which row of the stored matrix becomes row i."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where rows of a matrix lie: a tensor [rows, columns], in a file's own order.
+
+    In names {i} is the layer and {e} the expert. The bias, where the file has one, is `name` + ".bias".
+    """
+
+    name: str
+    order: RowOrder | None = None
+    """How the rows are put in our order; None: they are."""
+    transposed: bool = False
+    """[columns, rows] in the file (GPT-2's Conv1D)."""
+    stacked: bool = False
+    """All experts in one tensor [experts, …]; {e} does not occur in the name."""
+    suffix: str = ".weight"
+    bias_suffix: str = ".bias"
+
+
+def stored(*names: str) -> tuple[Stored, ...]:
+    """Tensors that lie one below the other, as they are."""
+    return tuple(Stored(name) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNames:
+    """Tensors of a mixture of experts."""
+
+    router: Stored
+    gate_up: tuple[Stored, ...]
+    """[gate; up] of expert {e}."""
+    down: Stored
+    score_bias: str | None = None
+    """[experts] added to the scores for choosing only (DeepSeek-V3); a whole tensor name."""
+    shared_gate_up: tuple[Stored, ...] = ()
+    shared_down: Stored | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LatentNames:
+    """Tensors of multi-head latent attention."""
+
+    query_down: Stored
+    query_norm: str
+    query_up: Stored
+    query: Stored
+    """Where queries are not compressed."""
+    key_value_down: Stored
+    """[latent; rotated key]."""
+    key_value_norm: str
+    key_value_up: Stored
+    """Head by head: keys without position, then values."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """Names of a family's tensors in a GGUF file, without ".weight"; {i} is the layer. None: the family has none."""
+    """Names of a family's tensors, without ".weight"; {i} is the layer. None: the family has none.
+
+    A norm's bias, where the family has LayerNorm, is its name + ".bias".
+    """
 
     embedding: str = "token_embd"
-    final_norm: str = "output_norm"
+    position_embedding: str | None = None
+    embedding_norm: str | None = None
+    final_norm: str | None = "output_norm"
     head: str = "output"
-    attention_norm: str = "blk.{i}.attn_norm"
-    query: str = "blk.{i}.attn_q"
-    key: str = "blk.{i}.attn_k"
-    value: str = "blk.{i}.attn_v"
+    attention_norm: str | None = "blk.{i}.attn_norm"
+    qkv: tuple[Stored, ...] = stored("blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v")
+    """[q; k; v], in one tensor or three."""
     q_norm: str | None = None
     k_norm: str | None = None
-    attention_output: str = "blk.{i}.attn_output"
+    sinks: str | None = None
+    """[heads] a whole tensor name."""
+    latent: LatentNames | None = None
+    attention_output: Stored = Stored("blk.{i}.attn_output")
     post_attention_norm: str | None = None
-    mlp_norm: str = "blk.{i}.ffn_norm"
-    gate: str = "blk.{i}.ffn_gate"
-    up: str = "blk.{i}.ffn_up"
-    down: str = "blk.{i}.ffn_down"
+    mlp_norm: str | None = "blk.{i}.ffn_norm"
+    gate_up: tuple[Stored, ...] = stored("blk.{i}.ffn_gate", "blk.{i}.ffn_up")
+    """[gate; up], in one tensor or two; one half alone where the MLP is not gated."""
+    down: Stored = Stored("blk.{i}.ffn_down")
+    experts: ExpertNames | None = None
     post_mlp_norm: str | None = None
     ignored: tuple[str, ...] = ()
-    """Tensors that may be present and are not weights of the decoder, such as precomputed frequencies."""
+    """Regular expressions of whole tensor names that may be present and are no weights of the decoder."""
+
+
+HF_NAMES = TensorNames(
+    embedding="embed_tokens",
+    final_norm="norm",
+    head="lm_head",
+    attention_norm="layers.{i}.input_layernorm",
+    qkv=stored(
+        "layers.{i}.self_attn.q_proj",
+        "layers.{i}.self_attn.k_proj",
+        "layers.{i}.self_attn.v_proj",
+    ),
+    attention_output=Stored("layers.{i}.self_attn.o_proj"),
+    mlp_norm="layers.{i}.post_attention_layernorm",
+    gate_up=stored("layers.{i}.mlp.gate_proj", "layers.{i}.mlp.up_proj"),
+    down=Stored("layers.{i}.mlp.down_proj"),
+    ignored=(r".*rotary_emb\.inv_freq",),
+)
+"""Llama's names in transformers, which most later families keep; without the leading "model."."""
 
 
 @dataclass(frozen=True, slots=True)
-class Architecture:
-    """One family."""
+class GGUFForm:
+    """A family as GGUF files hold it."""
 
-    gguf_name: str
+    name: str
     """The value of `general.architecture`."""
     config: Callable[[Metadata], ModelConfig]
     tensors: TensorNames = field(default_factory=TensorNames)
     interleaved_rope_rows: bool = False
-    """GGUF keeps the rows of q and k in the order of interleaved pairs; they are put back to half-split order."""
+    """The rows of q and k are in the order of interleaved pairs; they are put back to half-split order."""
 
 
-class Metadata:
-    """GGUF metadata of one file, read through the architecture's prefix."""
+@dataclass(frozen=True, slots=True)
+class HFForm:
+    """A family as transformers writes it: config.json and safetensors."""
 
-    def __init__(self, values: Mapping[str, Any], architecture: str, file_name: str) -> None:
-        self.values = values
-        self.architecture = architecture
-        self.file_name = file_name
-
-    def _full(self, key: str) -> str:
-        return key if "." in key and key.split(".", 1)[0] in ("general", "tokenizer") else f"{self.architecture}.{key}"
-
-    def integer(self, key: str, default: int | None = None, low: int = 1, high: int = 1 << 24) -> int:
-        """A whole number in [low, high]; the default where the key is absent."""
-        value = self.values.get(self._full(key), default)
-        if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and low <= value <= high:
-            return int(value)
-        raise self._bad(key, value, f"a whole number from {low} to {high}")
-
-    def number(self, key: str, default: float | None = None, low: float = 0.0, high: float = 1e12) -> float:
-        """A finite number above `low`, at most `high`."""
-        value = self.values.get(self._full(key), default)
-        if isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and low < value <= high:
-            return float(value)
-        raise self._bad(key, value, f"a number above {low:g} and at most {high:g}")
-
-    def text(self, key: str, default: str = "") -> str:
-        """A string; the default where the key is absent."""
-        value = self.values.get(self._full(key), default)
-        if isinstance(value, str):
-            return value
-        raise self._bad(key, value, "a string")
-
-    def _bad(self, key: str, value: object, allowed: str) -> ModelFileError:
-        found = "missing" if value is None else shown(value)
-        return ModelFileError(f"{self.file_name}: metadata key {self._full(key)} is {found}, but must be {allowed}")
-
-    def refuse(self, message: str) -> ModelFileError:
-        """The error of a file that contradicts itself."""
-        return ModelFileError(f"{self.file_name}: {message}")
-
-    def unsupported(self, message: str) -> UnsupportedModelError:
-        """The error of a sound file that needs what we do not have."""
-        return UnsupportedModelError(f"{self.file_name}: {message}")
+    name: str
+    """The value of `model_type`."""
+    config: Callable[[JSONConfig], ModelConfig]
+    tensors: TensorNames = HF_NAMES
+    prefixes: tuple[str, ...] = ("model.",)
+    """What tensor names may begin with, beside the head's; it is cut off."""
+    norm_offset: float = 0.0
+    """Added to the weights of RMSNorm (Gemma stores them around 0)."""
 
 
-def linear_rope_factor(metadata: Metadata) -> float:
-    """What positions are divided by: 1 without scaling. Raises `UnsupportedModelError` for any scaling but linear."""
-    scaling = metadata.text("rope.scaling.type", "none")
-    if scaling not in ("none", "linear"):
-        raise metadata.unsupported(f"rope.scaling.type is {shown(scaling)}, but only none and linear are supported")
-    return metadata.number("rope.scaling.factor", default=1.0) if scaling == "linear" else 1.0
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One family, in the forms it comes in."""
 
-
-def common_config(metadata: Metadata, *, rope_theta: float, head_dim: int | None = None) -> ModelConfig:
-    """What the decoder families say in the same keys; a family puts its own over it with `dataclasses.replace`.
-
-    rope_theta, head_dim: what the family means where the file is silent; hidden_size / heads for head_dim None.
-    `vocab_size` stays 0: the rows of the embedding decide (loading.py).
-    """
-    heads = metadata.integer("attention.head_count", high=1024)
-    hidden = metadata.integer("embedding_length")
-    head_dim = metadata.integer("attention.key_length", default=head_dim or hidden // heads, high=1024)
-    return ModelConfig(
-        architecture=metadata.architecture,
-        name=metadata.text("general.name", metadata.architecture),
-        vocab_size=0,
-        hidden_size=hidden,
-        num_layers=metadata.integer("block_count", high=1024),
-        num_heads=heads,
-        num_kv_heads=metadata.integer("attention.head_count_kv", default=heads, high=1024),
-        head_dim=head_dim,
-        intermediate_size=metadata.integer("feed_forward_length"),
-        context_length=metadata.integer("context_length", low=2, high=1 << 30),
-        norm_eps=metadata.number("attention.layer_norm_rms_epsilon", high=1.0),
-        rope=RopeConfig(
-            theta=metadata.number("rope.freq_base", default=rope_theta),
-            dim=metadata.integer("rope.dimension_count", default=head_dim, high=1024),
-            linear_factor=linear_rope_factor(metadata),
-        ),
-    )
-
-
-def half_split_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[np.int32]:
-    """Row order that turns interleaved pairs (2 i, 2 i + 1) into half-split pairs (i, i + rotated / 2), head by head.
-
-    The inverse of the permutation that llama.cpp's converter applies to q and k: out row h · D + i is in row
-    h · D + 2 i, out row h · D + rotated / 2 + i is in row h · D + 2 i + 1.
-    """
-    head = np.arange(head_dim, dtype=np.int32)
-    head[:rotated] = np.concatenate([np.arange(0, rotated, 2), np.arange(1, rotated, 2)])
-    return (np.arange(heads, dtype=np.int32)[:, None] * np.int32(head_dim) + head[None, :]).reshape(-1)
+    gguf: tuple[GGUFForm, ...] = ()
+    hf: tuple[HFForm, ...] = ()

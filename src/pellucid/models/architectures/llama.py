@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from pellucid.config import ModelConfig
-from pellucid.models.architectures.base import Architecture, Metadata, TensorNames, common_config
+from pellucid.models.architectures.base import Architecture, GGUFForm, HFForm, TensorNames
+from pellucid.models.architectures.common import gguf_config, hf_config
+from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 
-def _config(metadata: Metadata) -> ModelConfig:
+def _gguf(metadata: Metadata) -> ModelConfig:
     if metadata.integer("expert_count", default=0, low=0):
         raise metadata.unsupported("llama.expert_count is not 0, but mixtures of experts are not supported yet")
     for key in ("attention.sliding_window", "logit_scale"):
-        if metadata.values.get(f"llama.{key}") not in (None, 0):
+        if metadata.get(key) not in (None, 0):
             raise metadata.unsupported(f"llama.{key} is set, which is not supported yet in this family")
-    return common_config(metadata, rope_theta=10000.0)
+    return gguf_config(metadata)
+
+
+def _hf(config: JSONConfig) -> ModelConfig:
+    return hf_config(config, tie_word_embeddings=config.flag("tie_word_embeddings", default=False))
 
 
 ARCHITECTURE = Architecture(
-    gguf_name="llama",
-    config=_config,
-    tensors=TensorNames(ignored=("rope_freqs",)),
-    interleaved_rope_rows=True,
+    gguf=(GGUFForm("llama", _gguf, TensorNames(ignored=(r"rope_freqs\.weight",)), interleaved_rope_rows=True),),
+    hf=(HFForm("llama", _hf),),
 )

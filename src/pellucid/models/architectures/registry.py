@@ -1,20 +1,30 @@
-"""All families, by the name a GGUF file gives."""
+"""All families, by the name a GGUF file or a config.json gives."""
 
 from __future__ import annotations
 
 from pellucid.errors import UnsupportedModelError, shown
-from pellucid.models.architectures import gemma3, llama
-from pellucid.models.architectures.base import Architecture
+from pellucid.models.architectures import gemma3, gpt2, llama, mixtral
+from pellucid.models.architectures.base import Architecture, GGUFForm, HFForm
 
-ARCHITECTURES: dict[str, Architecture] = {
-    module.ARCHITECTURE.gguf_name: module.ARCHITECTURE for module in (llama, gemma3)
-}
+ARCHITECTURES: tuple[Architecture, ...] = tuple(module.ARCHITECTURE for module in (gemma3, gpt2, llama, mixtral))
+
+GGUF_FORMS: dict[str, GGUFForm] = {form.name: form for family in ARCHITECTURES for form in family.gguf}
+HF_FORMS: dict[str, HFForm] = {form.name: form for family in ARCHITECTURES for form in family.hf}
 
 
-def find_architecture(name: object, file_name: str) -> Architecture:
-    """The family of a file. Raises `UnsupportedModelError` naming it and those supported."""
-    if isinstance(name, str) and name in ARCHITECTURES:
-        return ARCHITECTURES[name]
-    raise UnsupportedModelError(
-        f"{file_name}: architecture {shown(name)} is not supported; supported are {', '.join(sorted(ARCHITECTURES))}"
-    )
+def find_gguf(name: object, file_name: str) -> GGUFForm:
+    """The family of a GGUF file. Raises `UnsupportedModelError` naming it and those supported."""
+    if isinstance(name, str) and name in GGUF_FORMS:
+        return GGUF_FORMS[name]
+    raise _unknown("architecture", name, sorted(GGUF_FORMS), file_name)
+
+
+def find_hf(name: object, file_name: str) -> HFForm:
+    """The family of a config.json. Raises `UnsupportedModelError` naming it and those supported."""
+    if isinstance(name, str) and name in HF_FORMS:
+        return HF_FORMS[name]
+    raise _unknown("model_type", name, sorted(HF_FORMS), file_name)
+
+
+def _unknown(key: str, name: object, known: list[str], file_name: str) -> UnsupportedModelError:
+    return UnsupportedModelError(f"{file_name}: {key} {shown(name)} is not supported; supported are {', '.join(known)}")

@@ -1,0 +1,112 @@
+"""Where a model's tensors come from: one view on GGUF files and on safetensors, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.errors import ModelFileError, UnsupportedModelError, shown
+from pellucid.formats.block_types import BF16, F16, F32, BlockType
+from pellucid.formats.gguf import GGUFFile
+from pellucid.formats.safetensors import SafeTensor
+
+_TYPES: dict[str, BlockType] = {"F32": F32, "F16": F16, "BF16": BF16}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor as it lies in the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    """(rows, columns), NumPy order."""
+    type: BlockType
+    data: npt.NDArray[np.uint8] = field(repr=False)
+    """Blocks of `type`, row after row."""
+    mapped: bool
+    """`data` is a view of a mapped file, whose pages may be dropped."""
+    release: Callable[[], None] = field(repr=False, default=lambda: None)
+
+    def part(self, index: int) -> StoredTensor:
+        """Entry `index` of the first dimension."""
+        size = len(self.data) // self.shape[0]
+        return StoredTensor(
+            self.name, self.shape[1:], self.type, self.data[index * size : (index + 1) * size], self.mapped
+        )
+
+
+class TensorSource:
+    """Named tensors; every one is taken once, so that what is left over can be named."""
+
+    def __init__(self, label: str, tensors: Mapping[str, StoredTensor]) -> None:
+        self.label = label
+        """The file's or folder's name, for errors."""
+        self._left = dict(tensors)
+        self._all = tensors
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._all
+
+    @property
+    def left(self) -> Iterable[str]:
+        """Names nobody took."""
+        return self._left
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors in the file."""
+        return sum(len(tensor.data) for tensor in self._all.values())
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Of a tensor that is not taken by asking; None where there is none."""
+        tensor = self._all.get(name)
+        return None if tensor is None else tensor.shape
+
+    def look(self, name: str) -> StoredTensor | None:
+        """A tensor, without taking it."""
+        return self._all.get(name)
+
+    def take(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        """The tensor `name`. Raises `ModelFileError` where it is missing or has another shape, and
+        `UnsupportedModelError` for a type without kernels."""
+        tensor = self._left.pop(name, None)
+        if tensor is None:
+            raise ModelFileError(f"{self.label}: tensor {name} is missing")
+        if tensor.shape != shape:
+            raise ModelFileError(f"{self.label}: tensor {name} has shape {tensor.shape}, but must have {shape}")
+        if not tensor.type.served:
+            raise UnsupportedModelError(
+                f"{self.label}: tensor {shown(name)} is of type {tensor.type.name}, which is not supported"
+            )
+        return tensor
+
+
+def gguf_source(file: GGUFFile) -> TensorSource:
+    """The tensors of an open GGUF file."""
+    return TensorSource(
+        Path(file.path).name,
+        {t.name: StoredTensor(t.name, t.shape, t.type, t.data, True, t.release) for t in file.tensors.values()},
+    )
+
+
+def safetensors_source(label: str, tensors: Mapping[str, SafeTensor], prefixes: tuple[str, ...]) -> TensorSource:
+    """The tensors of a safetensors folder, with the first of `prefixes` that a name begins with cut off."""
+    found: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        short = next((name[len(prefix) :] for prefix in prefixes if name.startswith(prefix)), name)
+        if short in found:
+            raise ModelFileError(f"{label}: tensors {found[short].name} and {name} are the same weight")
+        kind = _TYPES.get(tensor.dtype) or BlockType(tensor.dtype, -1, 1, 1, served=False)
+        found[short] = StoredTensor(name, tensor.shape, kind, tensor.data, True, tensor.release)
+    return TensorSource(label, found)
+
+
+def array_tensor(name: str, values: npt.NDArray[Any]) -> StoredTensor:
+    """Numbers in memory as a float32 tensor."""
+    plain = np.ascontiguousarray(values, dtype=np.float32)
+    return StoredTensor(name, plain.shape, F32, plain.reshape(-1).view(np.uint8), False)

@@ -1,0 +1,290 @@
+"""Tensors → packed weights: each tensor is taken exactly once, and its shape checked on the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from pellucid.config import ModelConfig
+from pellucid.errors import ModelFileError, UnsupportedModelError, shown
+from pellucid.formats.dequantize import dequantize
+from pellucid.kernels.backend import Backend, Float32Array, Matrix, WeightPart
+from pellucid.models.architectures.base import ExpertNames, Int32Array, LatentNames, Stored, TensorNames
+from pellucid.models.architectures.common import half_split_rows
+from pellucid.models.sources import StoredTensor, TensorSource, array_tensor
+from pellucid.models.weights import (
+    AttentionWeights,
+    DecoderWeights,
+    ExpertsWeights,
+    LatentAttentionWeights,
+    LayerWeights,
+    Linear,
+    MLPWeights,
+    Norm,
+)
+
+_WEIGHT, _BIAS = ".weight", ".bias"
+
+
+class WeightLoader:
+    """Takes the tensors of one model.
+
+    interleaved: q and k have their rows in the order of interleaved pairs (llama.cpp's converter for some families).
+    norm_offset: added to the weights of RMSNorm (Gemma in safetensors).
+    """
+
+    def __init__(
+        self,
+        source: TensorSource,
+        names: TensorNames,
+        config: ModelConfig,
+        backend: Backend,
+        *,
+        interleaved: bool = False,
+        norm_offset: float = 0.0,
+    ) -> None:
+        self.source = source
+        self.names = names
+        self.config = config
+        self.backend = backend
+        self.interleaved = interleaved
+        self.norm_offset = norm_offset
+        self._stacks: dict[str, StoredTensor] = {}
+
+    def load(self) -> DecoderWeights:
+        """All weights. Raises `ModelFileError` for a tensor that is missing, unknown or of another shape."""
+        config, names = self.config, self.names
+        embedding = self._matrix(Stored(names.embedding), config.vocab_size, config.hidden_size)
+        layers = tuple(self._layer(i) for i in range(config.num_layers))
+        head = embedding
+        if not config.tie_word_embeddings:
+            head = self._matrix(Stored(names.head), config.vocab_size, config.hidden_size)
+        weights = DecoderWeights(
+            embedding=embedding,
+            layers=layers,
+            final_norm=self._norm(names.final_norm),
+            head=head,
+            position_embedding=self._positions(),
+            embedding_norm=self._norm(names.embedding_norm),
+        )
+        self._refuse_unknown()
+        return weights
+
+    def _refuse_unknown(self) -> None:
+        ignored = [
+            *self.names.ignored,
+            *([re.escape(self.names.head + _WEIGHT)] if self.config.tie_word_embeddings else []),
+        ]
+        unknown = sorted(n for n in self.source.left if not any(re.fullmatch(pattern, n) for pattern in ignored))
+        if unknown:
+            raise ModelFileError(
+                f"{self.source.label}: tensor {shown(unknown[0])} is unknown to architecture {self.config.architecture}"
+                + (f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else "")
+            )
+
+    def _positions(self) -> Matrix | None:
+        if self.names.position_embedding is None:
+            return None
+        rows = self.config.context_length + self.config.position_offset
+        return self._matrix(Stored(self.names.position_embedding), rows, self.config.hidden_size)
+
+    def _layer(self, i: int) -> LayerWeights:
+        names, config = self.names, self.config
+        layer = LayerWeights(
+            attention_norm=self._norm(names.attention_norm, i),
+            attention=self._attention(i) if names.latent is None else self._latent(names.latent, i),
+            post_attention_norm=self._norm(names.post_attention_norm, i),
+            mlp_norm=self._norm(names.mlp_norm, i),
+            mlp=self._mlp(names.gate_up, names.down, config.intermediate_size, i)
+            if names.experts is None or config.is_dense(i)
+            else self._experts(names.experts, i),
+            post_mlp_norm=self._norm(names.post_mlp_norm, i),
+        )
+        for tensor in self._stacks.values():
+            tensor.release()
+        self._stacks.clear()
+        return layer
+
+    def _attention(self, i: int) -> AttentionWeights:
+        names, config = self.names, self.config
+        q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        orders = self._rope_orders()
+        return AttentionWeights(
+            qkv=self._linear(names.qkv, (q_rows, kv_rows, kv_rows), config.hidden_size, i, orders=orders),
+            output=self._linear((names.attention_output,), (config.hidden_size,), q_rows, i),
+            q_norm=self._head_norm(names.q_norm, config.num_heads, i),
+            k_norm=self._head_norm(names.k_norm, config.num_kv_heads, i),
+            sinks=None if names.sinks is None else self._vector(names.sinks.format(i=i), config.num_heads),
+        )
+
+    def _rope_orders(self) -> tuple[Int32Array | None, ...]:
+        """How rows of q, k and v are put into half-split order."""
+        config = self.config
+        if not self.interleaved:
+            return (None, None, None)
+        q, k = (
+            half_split_rows(heads, config.head_dim, config.rope.dim)
+            for heads in (config.num_heads, config.num_kv_heads)
+        )
+        return (q, k, None)
+
+    def _latent(self, names: LatentNames, i: int) -> LatentAttentionWeights:
+        """Queries and the shared key are stored with interleaved pairs; kv_b_proj is taken apart head by head."""
+        config, latent = self.config, self.config.latent
+        assert latent is not None
+        heads, hidden = config.num_heads, config.hidden_size
+        head = np.arange(latent.nope_dim + latent.rope_dim, dtype=np.int32)
+        head[latent.nope_dim :] = latent.nope_dim + half_split_rows(1, latent.rope_dim, latent.rope_dim)
+        q_order = (np.arange(heads, dtype=np.int32)[:, None] * np.int32(len(head)) + head[None, :]).reshape(-1)
+        k_order = np.arange(latent.rank + latent.rope_dim, dtype=np.int32)
+        k_order[latent.rank :] = latent.rank + half_split_rows(1, latent.rope_dim, latent.rope_dim)
+        is_compressed = latent.query_rank > 0
+        query, columns = (names.query_up, latent.query_rank) if is_compressed else (names.query, hidden)
+        up = self._floats(names.key_value_up, heads * (latent.nope_dim + latent.value_dim), latent.rank, i)
+        per_head = up.reshape(heads, latent.nope_dim + latent.value_dim, latent.rank)
+        return LatentAttentionWeights(
+            query=self._linear((query,), (len(q_order),), columns, i, orders=(q_order,)),
+            query_down=self._linear((names.query_down,), (latent.query_rank,), hidden, i) if is_compressed else None,
+            query_norm=self._norm(names.query_norm, i, latent.query_rank) if is_compressed else None,
+            key_value_down=self._linear((names.key_value_down,), (len(k_order),), hidden, i, orders=(k_order,)),
+            key_value_norm=self._required_norm(names.key_value_norm, i, latent.rank),
+            key_up=tuple(self._pack_floats(per_head[h, : latent.nope_dim].T) for h in range(heads)),
+            value_up=tuple(self._pack_floats(per_head[h, latent.nope_dim :]) for h in range(heads)),
+            output=self._linear((self.names.attention_output,), (hidden,), heads * latent.value_dim, i),
+        )
+
+    def _mlp(
+        self, gate_up: tuple[Stored, ...], down: Stored, inner: int, i: int, expert: int | None = None
+    ) -> MLPWeights:
+        hidden = self.config.hidden_size
+        rows = (inner, inner) if self.config.gated_mlp else (inner,)
+        return MLPWeights(
+            self._linear(gate_up, rows, hidden, i, expert=expert),
+            self._linear((down,), (hidden,), inner, i, expert=expert),
+        )
+
+    def _experts(self, names: ExpertNames, i: int) -> ExpertsWeights:
+        experts = self.config.experts
+        assert experts is not None
+        shared = None
+        if names.shared_down is not None and experts.shared_intermediate_size:
+            shared = self._mlp(names.shared_gate_up, names.shared_down, experts.shared_intermediate_size, i)
+        return ExpertsWeights(
+            router=self._linear((names.router,), (experts.num_experts,), self.config.hidden_size, i),
+            experts=tuple(
+                self._mlp(names.gate_up, names.down, experts.intermediate_size, i, expert)
+                for expert in range(experts.num_experts)
+            ),
+            score_bias=None
+            if names.score_bias is None or names.score_bias.format(i=i) not in self.source
+            else self._vector(names.score_bias.format(i=i), experts.num_experts),
+            shared=shared,
+        )
+
+    def _linear(
+        self,
+        parts: tuple[Stored, ...],
+        rows: tuple[int, ...],
+        columns: int,
+        i: int = 0,
+        *,
+        orders: Sequence[Int32Array | None] = (),
+        expert: int | None = None,
+    ) -> Linear:
+        """One matrix of the parts, one below the other, with their biases.
+
+        rows: of each part as we want it; a single part holds them all. orders: for each of `rows`.
+        """
+        if len(parts) == 1 and len(rows) > 1:
+            rows, orders = (sum(rows),), ()
+        tensors: list[StoredTensor] = []
+        weight_parts: list[WeightPart] = []
+        biases: list[Float32Array | None] = []
+        for place, (part, count) in enumerate(zip(parts, rows, strict=True)):
+            order = part.order(self.config) if part.order is not None else (orders[place] if orders else None)
+            tensor = self._stored(part, count, columns, i, expert)
+            tensors.append(tensor)
+            weight_parts.append(
+                WeightPart(tensor.name, tensor.data, tensor.type, count, columns, order, mapped=tensor.mapped)
+            )
+            bias = self._bias(part, count, i, expert)
+            biases.append(bias if bias is None or order is None else bias[order])
+        matrix = self.backend.matrix(weight_parts)
+        for tensor in tensors:
+            tensor.release()
+        return Linear(matrix, _joined(biases, rows))
+
+    def _matrix(self, part: Stored, rows: int, columns: int) -> Matrix:
+        return self._linear((part,), (rows,), columns).matrix
+
+    def _stored(self, part: Stored, rows: int, columns: int, i: int, expert: int | None) -> StoredTensor:
+        """The part's numbers as [rows, columns]."""
+        name = part.name.format(i=i, e=expert) + part.suffix
+        shape = (columns, rows) if part.transposed else (rows, columns)
+        tensor = self._slice(name, shape, expert) if part.stacked else self.source.take(name, shape)
+        return _transposed(tensor) if part.transposed else tensor
+
+    def _slice(self, name: str, shape: tuple[int, ...], expert: int | None) -> StoredTensor:
+        experts = self.config.experts
+        assert experts is not None
+        assert expert is not None
+        if name not in self._stacks:
+            self._stacks[name] = self.source.take(name, (experts.num_experts, *shape))
+        return self._stacks[name].part(expert)
+
+    def _bias(self, part: Stored, rows: int, i: int, expert: int | None) -> Float32Array | None:
+        name = part.name.format(i=i, e=expert) + part.bias_suffix
+        if name not in self.source:
+            return None
+        tensor = self._slice(name, (rows,), expert) if part.stacked else self.source.take(name, (rows,))
+        return np.ascontiguousarray(dequantize(tensor.data, tensor.type, tensor.shape))
+
+    def _floats(self, part: Stored, rows: int, columns: int, i: int) -> Float32Array:
+        tensor = self._stored(part, rows, columns, i, None)
+        return dequantize(tensor.data, tensor.type, tensor.shape)
+
+    def _pack_floats(self, values: Float32Array) -> Matrix:
+        tensor = array_tensor("latent", values)
+        return self.backend.matrix([WeightPart(tensor.name, tensor.data, tensor.type, *values.shape)])
+
+    def _vector(self, name: str, length: int) -> Float32Array:
+        tensor = self.source.take(name, (length,))
+        return np.ascontiguousarray(dequantize(tensor.data, tensor.type, tensor.shape))
+
+    def _norm(self, name: str | None, i: int = 0, length: int | None = None) -> Norm | None:
+        return None if name is None else self._required_norm(name, i, length or self.config.hidden_size)
+
+    def _required_norm(self, name: str, i: int, length: int) -> Norm:
+        base = name.format(i=i)
+        weight = self._vector(base + _WEIGHT, length) + np.float32(self.norm_offset)
+        return Norm(weight, self._vector(base + _BIAS, length) if base + _BIAS in self.source else None)
+
+    def _head_norm(self, name: str | None, heads: int, i: int) -> Float32Array | None:
+        """[head_dim], or [heads · head_dim], as the file has it."""
+        if name is None:
+            return None
+        full = name.format(i=i) + _WEIGHT
+        whole = (heads * self.config.head_dim,)
+        length = whole[0] if self.source.shape(full) == whole else self.config.head_dim
+        return self._vector(full, length) + np.float32(self.norm_offset)
+
+
+def _joined(biases: list[Float32Array | None], rows: tuple[int, ...]) -> Float32Array | None:
+    if all(bias is None for bias in biases):
+        return None
+    return np.concatenate(
+        [np.zeros(count, dtype=np.float32) if bias is None else bias for bias, count in zip(biases, rows, strict=True)]
+    )
+
+
+def _transposed(tensor: StoredTensor) -> StoredTensor:
+    """[columns, rows] as [rows, columns]; only plain numbers can be turned."""
+    if tensor.type.block_size != 1:
+        raise UnsupportedModelError(f"tensor {tensor.name} is stored transposed, which {tensor.type.name} cannot be")
+    numbers = tensor.data.view(f"u{tensor.type.type_size}").reshape(tensor.shape)
+    turned = np.ascontiguousarray(numbers.T)
+    return StoredTensor(
+        tensor.name, turned.shape, tensor.type, turned.reshape(-1).view(np.uint8), False, tensor.release
+    )
