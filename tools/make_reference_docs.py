@@ -24,6 +24,7 @@ from typing import Any
 
 from pellucid import config, errors, outputs
 from pellucid.cli import exit_codes
+from pellucid.cli.flags import NO_FLAG
 from pellucid.cli.verbs import SUBVERBS, VERBS, Verb
 from pellucid.config import EngineArgs, ModelConfig
 from pellucid.engine import llm_engine
@@ -35,6 +36,7 @@ from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestO
 from pellucid.sampling_params import PRESETS, SamplingParams
 from pellucid.server.fields import CHAT, COMPLETIONS
 from pellucid.server.metrics import METRICS
+from pellucid.structured_outputs import StructuredOutputsParams
 from pellucid.tokenizer.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -256,7 +258,9 @@ def _shared_note(function: Callable[..., Any]) -> Iterator[str]:
         if len(names) == 1:
             parts.append(f"{taken[names[0]].spelled} of the {link}")
         elif names:
-            left_out = [code("--" + f.name.replace("_", "-")) for f in fields(owner) if f.name not in taken]
+            left_out = [
+                code("--" + f.name.replace("_", "-")) for f in fields(owner) if f.name not in {*taken, *NO_FLAG}
+            ]
             parts.append(f"all {link}" + (f" but {', '.join(left_out)}" if left_out else ""))
     if parts:
         yield f"\nIt also takes {'; '.join(parts)}."
@@ -328,6 +332,13 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "exit-codes": exit_code_table,
     "presets": presets,
     "sampling-params": lambda: parameters(SamplingParams),
+    "structured-outputs": lambda: table(
+        ("name", "type", "default", "meaning"),
+        (
+            (code(f.name), code(str(f.type)), code(_default(f)), str(f.metadata["help"]))
+            for f in fields(StructuredOutputsParams)
+        ),
+    ),
     "engine-args": lambda: parameters(EngineArgs),
     "llm": lambda: methods(LLM, ("__init__", "generate", "chat", "stream", "abort", "close", "stats")),
     "request-stream": lambda: methods(RequestStream, ("close",)),

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pellucid.outputs import RequestMetrics as RequestMetrics
     from pellucid.outputs import RequestOutput as RequestOutput
     from pellucid.sampling_params import SamplingParams as SamplingParams
+    from pellucid.structured_outputs import StructuredOutputsParams as StructuredOutputsParams
     from pellucid.tokenizer.tokenizer import Tokenizer as Tokenizer
 
 __version__ = "0.1.0"
@@ -71,6 +72,7 @@ _HOME = {
     "RequestMetrics": "outputs",
     "RequestOutput": "outputs",
     "SamplingParams": "sampling_params",
+    "StructuredOutputsParams": "structured_outputs",
     "Tokenizer": "tokenizer.tokenizer",
     "UnsupportedModelError": "errors",
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,23 @@ from pellucid.sampling_params import SamplingParams
 
 LogitsProcessor = Callable[[list[int], npt.NDArray[np.float32]], npt.NDArray[np.float32]]
 """Takes the output's ids so far and logits [vocab], which it may change in place; gives back logits [vocab]."""
+
+
+class TokenConstraint(Protocol):
+    """Which tokens may come next in one answer; `pellucid.sampling.constraints` has the real one."""
+
+    kind: str
+    must_end: bool
+    error: str | None
+
+    @property
+    def is_complete(self) -> bool: ...
+
+    def fill_mask(self) -> None: ...
+
+    def apply(self, logits: npt.NDArray[np.float32]) -> None: ...
+
+    def advance(self, token_id: int) -> None: ...
 
 
 class RequestStatus(Enum):
@@ -49,6 +67,8 @@ class Request:
     priority: int = 0
     """Lower is served earlier and preempted later."""
     logits_processors: tuple[LogitsProcessor, ...] = ()
+    constraint: TokenConstraint | None = None
+    """The shape its answer must have, advanced by its output: recomputation keeps both."""
     cache_key: tuple[str, ...] = ()
     """Under what its blocks are cached: salt, KV type and precision, or a name of its own without prefix caching.
 

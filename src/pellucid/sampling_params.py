@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 from pellucid.errors import InvalidParameterError, shown
+from pellucid.structured_outputs import StructuredOutputsParams
 
 PresetName = Literal["factual", "creative", "greedy"]
 
@@ -74,6 +75,9 @@ class SamplingParams:
     logprobs: int | None = field(default=None, metadata=_help("Report this many most probable tokens per position."))
     prompt_logprobs: int | None = field(default=None, metadata=_help("The same for the prompt's positions."))
     skip_special_tokens: bool = field(default=True, metadata=_help("Leave control tokens out of the text."))
+    structured_outputs: StructuredOutputsParams | None = field(
+        default=None, metadata=_help("The shape the answer must have: a JSON Schema, a regex, a choice, a grammar.")
+    )
 
     def __post_init__(self) -> None:
         keep_all = "a whole number of at least 1, or 0 or -1 to keep all tokens"
@@ -99,6 +103,7 @@ class SamplingParams:
         self._set("prompt_logprobs", _optional_integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS))
         if self.allowed_token_ids is not None:
             self._set("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids))
+        _check_structured_outputs(self.structured_outputs)
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise _refusal(name, getattr(self, name), "true or false")
@@ -108,6 +113,11 @@ class SamplingParams:
         """Refuse values that are in range one by one, but leave nothing to do."""
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise _refusal("min_tokens", self.min_tokens, f"at most max_tokens, which is {shown(self.max_tokens)}")
+        if self.structured_outputs is not None and self.ignore_eos:
+            raise InvalidParameterError(
+                "ignore_eos",
+                "ignore_eos and structured_outputs exclude each other: a structure ends where it is complete",
+            )
         if self.allowed_token_ids is None:
             return
         if not self.allowed_token_ids:
@@ -185,6 +195,11 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
     if len(strings) > MAX_STOP_STRINGS:
         raise InvalidParameterError(name, f"{name} has {len(strings)} strings, more than {MAX_STOP_STRINGS}")
     return tuple(strings)
+
+
+def _check_structured_outputs(value: Any) -> None:
+    if value is not None and not isinstance(value, StructuredOutputsParams):
+        raise _refusal("structured_outputs", value, "StructuredOutputsParams")
 
 
 def _is_text(text: str) -> bool:

@@ -284,6 +284,7 @@ def test_stages_are_in_the_documented_order() -> None:
         "banned_token_ids",
         "min_tokens",
         "logits_processors",
+        "structured_outputs",
         "repetition_penalty",
         "frequency_penalty",
         "presence_penalty",

@@ -200,7 +200,6 @@ def test_fields_that_are_known_but_not_served(server: RunningServer) -> None:
     asking = {
         "tools": [{"type": "web_search"}],
         "tool_choice": "required",
-        "response_format": {"type": "json_object"},
         "modalities": ["audio"],
         "service_tier": "flex",
         "store": True,

@@ -14,6 +14,7 @@ from pellucid.cli.exit_codes import EXIT_REQUEST_FAILED
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import PRESET_HELP, load_llm, sampling_params
 from pellucid.cli.streaming import Streamed
+from pellucid.cli.structured import ChoiceFlag, GrammarFlag, JsonObjectFlag, JsonSchemaFlag, RegexFlag, with_shape
 from pellucid.errors import ChatTemplateError, ContextLengthExceededError, InvalidParameterError, PellucidError
 from pellucid.sampling_params import SamplingParams
 
@@ -35,6 +36,11 @@ def chat(
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System prompt.")] = None,
     preset: Annotated[str | None, typer.Option("--preset", metavar="NAME", help=PRESET_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures after an answer.")] = False,
+    json_schema: JsonSchemaFlag = None,
+    json_object: JsonObjectFlag = False,
+    regex: RegexFlag = None,
+    choice: ChoiceFlag = None,
+    grammar: GrammarFlag = None,
     *,
     sampling: dict[str, Any],
     engine: dict[str, Any],
@@ -42,6 +48,9 @@ def chat(
     """Ctrl-C stops the answer, Ctrl-D or /exit ends the program, /help shows what else there is.
     When standard input is not a terminal, each line of it is one turn.
     """
+    sampling = with_shape(
+        sampling, json_schema=json_schema, json_object=json_object, regex=regex, choice=choice, grammar=grammar
+    )
     params = sampling_params(preset, sampling)
     llm = load_llm(engine)
     if llm.tokenizer.chat_template is None:

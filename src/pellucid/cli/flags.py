@@ -21,6 +21,8 @@ from pellucid.sampling_params import SamplingParams
 
 SHORT_FLAGS = {"model": "-m", "threads": "-t", "n": "-n"}
 PANELS = {SamplingParams: "Sampling", EngineArgs: "Engine"}
+NO_FLAG = ("structured_outputs",)
+"""Fields that one text cannot hold; `cli/structured.py` has flags for this one."""
 UNSET = "none"
 """The word for None, to put an optional field back to its meaning when unset."""
 
@@ -41,7 +43,7 @@ def with_flags(
     """
     defaults = shown_defaults or {}
     taken: dict[str, dict[str, Field[Any]]] = {}
-    seen: set[str] = set(skip)
+    seen: set[str] = {*skip, *NO_FLAG}
     for key, wanted, owner in (("sampling", sampling, SamplingParams), ("engine", engine, EngineArgs)):
         if wanted:
             taken[key] = {f.name: f for f in fields(owner) if f.name not in seen and (not only or f.name in only)}

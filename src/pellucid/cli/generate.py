@@ -13,6 +13,7 @@ from pellucid.cli.exit_codes import EXIT_INTERRUPTED, EXIT_REQUEST_FAILED
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import PRESET_HELP, load_llm, sampling_params
 from pellucid.cli.streaming import Streamed
+from pellucid.cli.structured import ChoiceFlag, GrammarFlag, JsonObjectFlag, JsonSchemaFlag, RegexFlag, with_shape
 from pellucid.errors import ContextLengthExceededError, InvalidParameterError
 from pellucid.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -36,6 +37,11 @@ def generate(
         typer.Option("--echo/--no-echo", help="Print the prompt first. [default: on a terminal]", show_default=False),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line of figures on stderr.")] = False,
+    json_schema: JsonSchemaFlag = None,
+    json_object: JsonObjectFlag = False,
+    regex: RegexFlag = None,
+    choice: ChoiceFlag = None,
+    grammar: GrammarFlag = None,
     *,
     sampling: dict[str, Any],
     engine: dict[str, Any],
@@ -43,6 +49,9 @@ def generate(
     """The prompt is taken as it is: for questions to a chat model use `pellucid chat`. Text is printed as it comes.
     One newline at the end of piped input is dropped.
     """
+    sampling = with_shape(
+        sampling, json_schema=json_schema, json_object=json_object, regex=regex, choice=choice, grammar=grammar
+    )
     params = sampling_params(preset, {"max_tokens": DEFAULT_MAX_TOKENS, **sampling})
     if not json and (params.logprobs is not None or params.prompt_logprobs is not None):
         raise InvalidParameterError("logprobs", "logprobs and prompt_logprobs are shown in JSON only: add --json")

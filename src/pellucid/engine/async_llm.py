@@ -250,6 +250,9 @@ class AsyncLLM:
                 f"the request asks for {num_sequences} answers (n for each prompt), but this engine takes at most "
                 f"{self.max_sequences} at a time: ask for fewer",
             )
+        for structured_outputs in {one.structured_outputs for one in params if one.structured_outputs is not None}:
+            # Here, because a large grammar takes longer than streams should wait for their next token.
+            await asyncio.to_thread(self._engine.grammars.compile, structured_outputs)
         stream = DeltaStream(self, [name] if len(prompts) == 1 else [f"{name}-{i}" for i in range(len(prompts))])
         try:
             options = {"arrival_time": arrival_time, "priority": priority, "cache_salt": cache_salt}

@@ -26,6 +26,7 @@ from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.outputs import CompletionOutput, RequestOutput
 from pellucid.request import LogitsProcessor, Request
+from pellucid.sampling.constraints.compiler import CompiledGrammar, GrammarCompiler
 from pellucid.sampling_params import MAX_SEED, SamplingParams
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ class LLMEngine:
             max_num_batched_tokens=args.max_num_batched_tokens,
             backend=args.backend,
         )
+        self.grammars = GrammarCompiler(tokenizer, config.vocab_size)
+        """For structured_outputs; its `compile` may be called from any thread."""
         self._process = os.getpid()
         self._states: dict[str, RequestState] = {}
         self._num_requests = 0
@@ -155,7 +158,8 @@ class LLMEngine:
         ids = checked_prompt(prompt, self.config.vocab_size)
         check_params(params, len(ids), self.config.vocab_size, self.max_model_len)
         salt, processors = checked_salt(cache_salt), checked_processors(logits_processors)
-        requests = self._sequences(request_id, ids, params, checked_priority(priority), salt, processors)
+        grammar = None if params.structured_outputs is None else self.grammars.compile(params.structured_outputs)
+        requests = self._sequences(request_id, ids, params, checked_priority(priority), salt, processors, grammar)
         answers = [Answer(request, self.tokenizer) for request in requests]
         self._states[request_id] = RequestState(text, answers, arrival_time, self.tokenizer)
         for request in requests:
@@ -240,6 +244,7 @@ class LLMEngine:
         priority: int,
         cache_salt: str,
         processors: tuple[LogitsProcessor, ...],
+        grammar: CompiledGrammar | None,
     ) -> list[Request]:
         seed = params.seed if params.seed is not None else self._next_seed()
         eos_ids = frozenset() if params.ignore_eos else self.tokenizer.eos_ids
@@ -264,6 +269,7 @@ class LLMEngine:
                     arrival=self._num_requests,
                     priority=priority,
                     logits_processors=processors,
+                    constraint=None if grammar is None else grammar.start(),
                     cache_key=cache_key,
                     siblings=siblings,
                 )

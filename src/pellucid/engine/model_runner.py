@@ -18,6 +18,7 @@ from pellucid.forward_batch import Float32Array, ForwardBatch, ForwardOutput, In
 from pellucid.kernels.dispatch import make_sampling_kernels
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.request import Request
+from pellucid.sampling.constraints.mask_worker import MaskWorker
 from pellucid.sampling.logprobs import raw_logprobs
 from pellucid.sampling.sampler import SampledToken, Sampler
 from pellucid.sampling.state import SamplingState
@@ -87,6 +88,7 @@ class ModelRunner:
         """When set, every forward pass is shown to it."""
         self.sampler = Sampler(model.config.vocab_size, make_sampling_kernels(backend))
         self.max_logits_rows = min(MAX_LOGITS_ROWS, max(1, MAX_LOGITS_BYTES // (4 * model.config.vocab_size)))
+        self._masks = MaskWorker()
         self._block_size = storage.block_size
         self._rows: dict[int, _Row] = {}
         self._free_indices = list(range(max_num_seqs - 1, -1, -1))
@@ -109,7 +111,12 @@ class ModelRunner:
         if not step.scheduled:
             return []
         batch = self._build_batch(step.scheduled)
-        output = self.model.forward(batch, self.storage, self.probe)
+        drawing = [entry.request for entry in step.scheduled if entry.end == entry.request.num_tokens]
+        self._masks.start([request.constraint for request in drawing if request.constraint is not None])
+        try:
+            output = self.model.forward(batch, self.storage, self.probe)
+        finally:
+            self._masks.wait()
         results = [StepResult(entry) for entry in step.scheduled]
         if output.nonfinite.any():
             self._mark_nonfinite(results, output, batch.query_start_loc)
@@ -133,6 +140,7 @@ class ModelRunner:
                 output_token_ids=request.output_token_ids,
                 end_token_ids=request.end_token_ids,
                 logits_processors=request.logits_processors,
+                constraint=request.constraint,
             )
             row = self._rows[request.key] = _Row(self._free_indices.pop(), sampling)
         return row

@@ -58,7 +58,7 @@ class Answer:
         """Take the next token; its delta has a finish_reason when the answer ends with it.
 
         The end token's text is not part of the answer; its id is. An answer that reaches min_tokens may end with
-        the token after it.
+        the token after it; one whose structure is complete ends there.
         """
         request, params, token_id = self.request, self.request.params, sampled.token_id
         request.output_token_ids.append(token_id)
@@ -66,10 +66,13 @@ class Answer:
         reason: FinishReason | None = None
         stop_reason: int | str | None = None
         text = ""
-        if may_stop and token_id in request.end_token_ids:
+        if token_id in request.end_token_ids and (may_stop or self._must_end):
             reason, may_stop = "stop", False  # an end token's own text, where it is shown, is not searched
             if params.ignore_eos or token_id not in self._tokenizer.eos_ids:
                 stop_reason = token_id
+        elif self._completes_structure(token_id):
+            reason = "stop"
+            text = self._read(token_id, may_stop)
         elif len(request.output_token_ids) >= request.max_output_tokens:
             reason = "length"
         if reason != "stop" or (stop_reason is not None and params.include_stop_str_in_output):
@@ -79,6 +82,19 @@ class Answer:
         if self._matcher is not None and self._matcher.matched is not None:
             reason, stop_reason = "stop", self._matcher.matched
         return self._delta(text, [token_id], self._logprobs(sampled), reason, stop_reason)
+
+    @property
+    def _must_end(self) -> bool:
+        """Whether the structure left nothing but an end token, min_tokens or not."""
+        return self.request.constraint is not None and self.request.constraint.must_end
+
+    def _completes_structure(self, token_id: int) -> bool:
+        """Let the constraint read a token; true when nothing can follow it."""
+        constraint = self.request.constraint
+        if constraint is None:
+            return False
+        constraint.advance(token_id)
+        return constraint.is_complete
 
     def end(self, reason: FinishReason, error: str | None = None) -> CompletionOutput:
         """End the answer without a further token; text held back until now is given out."""

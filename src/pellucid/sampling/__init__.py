@@ -7,6 +7,7 @@ draw.py         uniform(seed, sample_index, position): Philox, a pure function
 logprobs.py     logprobs and ranks of the raw logits
 sampler.py      Sampler: one call per token that puts these together
 recorder.py     StageRecorder: an observer that notes what every stage did
+constraints/    answers of a given shape: which tokens may come next
 """
 
 from __future__ import annotations

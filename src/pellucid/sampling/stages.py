@@ -72,6 +72,10 @@ def _min_tokens(candidates: Candidates, state: SamplingState) -> None:
 
 def _active_min_tokens(state: SamplingState) -> int | None:
     missing = len(state.output_token_ids) < state.params.min_tokens
+    if (
+        state.constraint is not None and state.constraint.must_end
+    ):  # a complete structure has nothing else to go on with
+        return None
     return state.params.min_tokens if missing and state.end_token_ids else None
 
 
@@ -104,6 +108,12 @@ def _processed(processor: LogitsProcessor, output_token_ids: list[int], logits: 
     return result if result is logits and result.flags.writeable else result.copy()
 
 
+def _structured_outputs(candidates: Candidates, state: SamplingState) -> None:
+    """After the user's processors, which so cannot make possible what the structure forbids."""
+    if state.constraint is not None:
+        state.constraint.apply(candidates.writable_logits())
+
+
 def _repetition_penalty(candidates: Candidates, state: SamplingState) -> None:
     """Keskar et al., "CTRL", 2019, section 4.1, with negative logits multiplied so that they fall too."""
     logits = candidates.writable_logits()
@@ -133,6 +143,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("banned_token_ids", lambda s: s.params.banned_token_ids or None, _banned_token_ids, True),
     Stage("min_tokens", _active_min_tokens, _min_tokens, True),
     Stage("logits_processors", lambda s: s.logits_processors or None, _logits_processors, True),
+    Stage("structured_outputs", lambda s: s.constraint and s.constraint.kind, _structured_outputs, True),
     Stage("repetition_penalty", lambda s: _unless(s.params.repetition_penalty, 1.0), _repetition_penalty, True),
     Stage("frequency_penalty", lambda s: _unless(s.params.frequency_penalty, 0.0), _frequency_penalty, True),
     Stage("presence_penalty", lambda s: _unless(s.params.presence_penalty, 0.0), _presence_penalty, True),
@@ -154,7 +165,7 @@ STAGES: tuple[Stage, ...] = (
 """All stages in their order; the draw follows the last one."""
 
 
-_MASKING = ("allowed_token_ids", "banned_token_ids", "min_tokens", "logits_processors")
+_MASKING = ("allowed_token_ids", "banned_token_ids", "min_tokens", "logits_processors", "structured_outputs")
 
 
 def run_stages(logits: FloatArray, state: SamplingState, observer: StageObserver | None = None) -> Candidates:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.request import LogitsProcessor
+from pellucid.request import LogitsProcessor, TokenConstraint
 from pellucid.sampling_params import SamplingParams
 
 FloatArray = npt.NDArray[np.float32]
@@ -74,6 +74,8 @@ class SamplingState:
     end_token_ids: frozenset[int] = frozenset()
     """Ids that end the answer: impossible while the output has fewer than `min_tokens` tokens."""
     logits_processors: tuple[LogitsProcessor, ...] = ()
+    constraint: TokenConstraint | None = None
+    """Its mask is that of the token to draw."""
     _counts: TokenCounts | None = field(default=None, init=False, repr=False, compare=False)
     _arrays: dict[str, IdArray] = field(default_factory=dict, init=False, repr=False, compare=False)
 

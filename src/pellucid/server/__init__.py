@@ -3,6 +3,7 @@
 settings.py     what an operator may choose; the flags of `pellucid serve` are made from it
 fields.py       every field a request may have: those of SamplingParams, OpenAI's, and what each unserved one may be
 parsing.py      a JSON body → what is asked for; the field at fault is named
+response_format.py  the shape an answer must have, from response_format or structured_outputs
 routes.py       the endpoints
 answers.py      outputs → the bodies and chunks of OpenAI's API
 delivery.py     whole answers and event streams; a client that leaves ends its request

@@ -97,9 +97,46 @@ _TEXT_OR_IDS: list[Schema] = [
     {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
 ]
 
+_STRUCTURED_OUTPUTS: Schema = {
+    "type": ["object", "null"],
+    "properties": {
+        "json": {"type": ["object", "string", "boolean", "null"]},
+        "json_object": {"type": ["boolean", "null"]},
+        "regex": {"type": ["string", "null"]},
+        "choice": {"type": ["array", "null"], "items": {"type": "string"}},
+        "grammar": {"type": ["string", "null"]},
+        "whitespace_pattern": {"type": ["string", "null"]},
+        "disable_any_whitespace": {"type": ["boolean", "null"]},
+    },
+    "additionalProperties": False,
+    "description": "The shape of the answer (vLLM's): one of json, json_object, regex, choice, grammar.",
+}
+_RESPONSE_FORMAT: Schema = {
+    "type": ["object", "null"],
+    "properties": {
+        "type": {"enum": ["text", "json_object", "json_schema"]},
+        "json_schema": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
+                "description": {"type": "string"},
+                "schema": {"type": "object"},
+                "strict": {"type": ["boolean", "null"]},
+            },
+            "required": ["name", "schema"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["type"],
+    "additionalProperties": False,
+    "description": "The shape of the answer; a schema is enforced, strict or not.",
+}
+
 COMPLETIONS = Endpoint(
     own={
         **_COMMON,
+        "response_format": _RESPONSE_FORMAT,
+        "structured_outputs": _STRUCTURED_OUTPUTS,
         "prompt": {"anyOf": _TEXT_OR_IDS, "description": "One prompt or several; ids are taken as they are."},
         "echo": {"type": ["boolean", "null"], "default": False, "description": "Give the prompt back too."},
         "best_of": {"type": ["integer", "null"], "description": "Only the value of n."},
@@ -203,6 +240,8 @@ _PARALLEL: Schema = {
 CHAT = Endpoint(
     own={
         **_COMMON,
+        "response_format": _RESPONSE_FORMAT,
+        "structured_outputs": _STRUCTURED_OUTPUTS,
         "messages": {
             "type": "array",
             "items": _MESSAGE,
@@ -234,7 +273,6 @@ CHAT = Endpoint(
         "prediction": Unserved(),
         "prompt_cache_options": Unserved(),
         "prompt_cache_retention": Unserved(("in_memory",)),
-        "response_format": Unserved(({"type": "text"},)),
         "service_tier": Unserved(("auto", "default")),
         "store": Unserved((False,)),
         "verbosity": Unserved(("medium",)),

@@ -14,6 +14,7 @@ from pellucid.server.checks import boolean, check_names, refused, same, shown
 from pellucid.server.fields import CHAT, COMPLETIONS, DEFAULT_COMPLETION_TOKENS, REASONING_EFFORTS, Endpoint
 from pellucid.server.messages import check_messages
 from pellucid.server.output.choice import ChoiceParser
+from pellucid.server.response_format import names, parse_structured_outputs
 from pellucid.server.tool_prompt import messages_with_tools
 from pellucid.server.tools import ToolUse, parse_tools
 
@@ -81,7 +82,8 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     is_default = "max_tokens" not in given
     if is_default:
         given["max_tokens"] = DEFAULT_COMPLETION_TOKENS
-    params = _params(given, COMPLETIONS)
+    given["structured_outputs"] = parse_structured_outputs(body)
+    params = _params(given, COMPLETIONS, names(body))
     if body.get("best_of") is not None and not same(body["best_of"], params.n):
         raise refused("best_of", f"best_of is {shown(body['best_of'])}, but only n ({params.n}) is served")
     return CompletionRequest(
@@ -114,7 +116,8 @@ def parse_chat(body: dict[str, Any], format: ChatFormat) -> ChatRequest:
     tool_use = parse_tools(body)
     if format.reads_control_tokens(tool_use):
         given["skip_special_tokens"] = False
-    params = _params(given, CHAT, renamed)
+    given["structured_outputs"] = parse_structured_outputs(body)
+    params = _params(given, CHAT, renamed | names(body))
     messages, options = chat_prompt(
         check_messages(body["messages"], maps_developer=format.maps_developer), template_options(body), tool_use, format
     )

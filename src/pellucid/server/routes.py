@@ -31,9 +31,11 @@ from pellucid.server.parsing import (
     parse_completion,
     template_options,
 )
+from pellucid.server.response_format import check_room, names
 from pellucid.server.settings import ServerSettings
 from pellucid.server.tools import parse_tools
 from pellucid.server.wire import JsonResponse, read_object
+from pellucid.structured_outputs import NAME
 
 TOKENIZE: Schema = {
     "type": "object",
@@ -111,7 +113,7 @@ class Routes:
         prompts = [await _encode(used.llm, prompt) for prompt in parsed.prompts]
         params = [_fitting(used.llm, parsed, prompt) for prompt in prompts]
         return await self._answer(
-            request, used, parsed, prompts, params, CompletionAnswers, "cmpl", COMPLETIONS.renamed
+            request, used, parsed, prompts, params, CompletionAnswers, "cmpl", {**COMPLETIONS.renamed, **names(body)}
         )
 
     async def chat(self, request: Request) -> Response:
@@ -120,7 +122,10 @@ class Routes:
         parsed = parse_chat(body, self._format(used.llm))
         self._note(request, parsed, {"messages": parsed.messages})
         prompt = await _encode(used.llm, parsed.messages, **parsed.template_options)
-        renamed = dict(CHAT.renamed)
+        if parsed.params.structured_outputs is not None:
+            marks = None if parsed.format is None else parsed.format.reasoning
+            check_room(names(body).get(NAME, NAME), parsed.tool_use, marks, prompt.text or "")
+        renamed = {**CHAT.renamed, **names(body)}
         if body.get("max_completion_tokens") is not None:
             renamed["max_tokens"] = "max_completion_tokens"
         return await self._answer(request, used, parsed, [prompt], [parsed.params], ChatAnswers, "chatcmpl", renamed)

@@ -1,0 +1,131 @@
+"""One answer's place in its grammar, and which tokens may come next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.errors import InvalidParameterError, one_line
+from pellucid.structured_outputs import NAME
+
+FloatArray = npt.NDArray[np.float32]
+MaskArray = npt.NDArray[np.int32]
+"""[ceil(vocab / 32)]: bit i % 32 of word i // 32 says whether token i may come next."""
+
+MAX_SPELLINGS = 32
+"""More tokens than this are not the beginnings of one."""
+
+
+class Constraint:
+    """A matcher that has read exactly the tokens of one answer.
+
+    `fill_mask` for the next token, `advance` by the token drawn; `rollback` takes tokens back (drafts that were
+    refused). The masks are a function of the grammar and the tokens read alone, whatever other answers do: nothing of
+    the matcher's state is shared.
+    """
+
+    __slots__ = ("_end_bits", "_forbidden", "_matcher", "_token_bytes", "error", "kind", "mask", "must_end")
+
+    def __init__(
+        self, matcher: Any, kind: str, token_bytes: Sequence[bytes], end_bits: MaskArray, forbidden: MaskArray | None
+    ) -> None:
+        self._matcher = matcher
+        self._token_bytes = token_bytes
+        self._end_bits = end_bits
+        self._forbidden = forbidden
+        self.kind = kind
+        """json, json_object, regex, choice or grammar."""
+        self.mask: MaskArray = np.zeros_like(end_bits)
+        """Of the next token, since the last `fill_mask`."""
+        self.must_end = False
+        """Whether the mask leaves end tokens only."""
+        self.error: str | None = None
+        """Why no answer can come of it: the grammar leaves no token, or ran past its limits."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the structure is whole and nothing can follow it."""
+        return self.error is None and bool(self._matcher.is_stopped())
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the answer would be whole if it ended here."""
+        return self.error is None and bool(self._matcher.is_accepting())
+
+    def fill_mask(self) -> None:
+        """Set `mask` for the token after those read. Lets go of the GIL; sets `error` instead of raising."""
+        if self.error is not None:
+            return
+        self._matcher.unsafe_compute_mask_ptr(self.mask.ctypes.data, self.mask.nbytes)
+        if self._matcher.is_error():
+            self._fail()
+            return
+        if self._forbidden is not None:
+            np.bitwise_and(self.mask, ~self._forbidden, out=self.mask)
+        self.must_end = not np.bitwise_and(self.mask, ~self._end_bits).any()
+        if self.must_end and not self.mask.any():
+            self.error = f"{NAME}: no token can follow that the {self.kind} allows"
+
+    def advance(self, token_id: int) -> None:
+        """Read the token that was drawn. A token that the mask did not allow is an error of the constraint."""
+        if self.error is None and not self._matcher.consume_token(token_id):
+            self._fail()
+
+    def rollback(self, num_tokens: int) -> None:
+        """Forget the last `num_tokens` tokens read."""
+        if self.error is None and num_tokens and not self._matcher.rollback(num_tokens):
+            self._fail()
+
+    def forced_tokens(self, most: int) -> list[int]:
+        """Up to `most` tokens whose text is certain to come, for speculation.
+
+        At each place every token allowed must be the beginning of the longest one. The model may still spell that text
+        in shorter tokens, so a draft can be refused. The state is as before; the mask must be filled again.
+        """
+        forced: list[int] = []
+        while len(forced) < most and not self.is_complete:
+            self.fill_mask()
+            token_id = None if self.error is not None or self.must_end else self._forced_token()
+            if token_id is None:
+                break
+            forced.append(token_id)
+            self.advance(token_id)
+        self.rollback(len(forced))
+        return forced
+
+    def _forced_token(self) -> int | None:
+        ids = np.flatnonzero(self._allowed())
+        if len(ids) > MAX_SPELLINGS:
+            return None
+        spellings = [self._token_bytes[i] for i in ids.tolist()]
+        longest = max(spellings, key=len)
+        return int(ids[spellings.index(longest)]) if all(map(longest.startswith, spellings)) else None
+
+    def apply(self, logits: FloatArray) -> None:
+        """Make what the mask forbids impossible, in place; logits [vocab].
+
+        Raises `InvalidParameterError` where the constraint has an error: an answer of another shape is never given.
+        """
+        if self.error is not None:
+            raise InvalidParameterError(NAME, self.error)
+        allowed = self._allowed()
+        if 8 * np.count_nonzero(allowed) > len(allowed):
+            np.copyto(logits, -np.inf, where=~allowed)
+            return
+        ids = np.flatnonzero(allowed)
+        kept = logits[ids]
+        logits.fill(-np.inf)
+        logits[ids] = kept
+
+    def _allowed(self) -> npt.NDArray[np.bool_]:
+        bits = np.unpackbits(self.mask.view(np.uint8), count=len(self._token_bytes), bitorder="little")
+        return bits.view(np.bool_)
+
+    def _fail(self) -> None:
+        reason = str(self._matcher.get_error()).split("\n<non-verbose/>")[0]
+        if reason.startswith("NoExtension"):
+            reason = f"no token can follow that the {self.kind} allows"
+        self.error = f"{NAME}: {one_line(reason)}"

@@ -1,0 +1,59 @@
+"""StructuredOutputsParams → one grammar in llguidance's Lark notation."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from pellucid.sampling.constraints.json_schema import OUR_KEY, read_schema
+from pellucid.structured_outputs import DEFAULT_WHITESPACE, StructuredOutputsParams, refusal
+
+# Where text is forced llguidance would allow one spelling in tokens only, found by looking ahead without bound.
+_OPTIONS = '\n%llguidance {"no_forcing": true}\n'
+"""At the end, so that messages name the lines of the grammar that was given."""
+_RULE_WITH_ATTRIBUTES = re.compile(
+    r"^[ \t]*[!?]?[\w-]+(?:\.\d+)?[ \t]*\[(?P<attributes>[^\n]*?)\][ \t]*:", re.MULTILINE
+)
+_UNSERVED_ATTRIBUTE = re.compile(r"(?<![\w\"])(temperature|stop|stop_capture)[ \t]*=")
+
+
+def grammar_text(params: StructuredOutputsParams) -> str:
+    """The grammar. Raises `InvalidParameterError` for what would not be enforced; compiling it shows the rest."""
+    if params.json is not None:
+        return _json(str(params.json), params)
+    if params.json_object:
+        return _json('{"type":"object"}', params)
+    if params.regex is not None:
+        from llguidance import regex_to_lark
+
+        return f"start: /{regex_to_lark(params.regex, 'd')}/{_OPTIONS}"
+    if params.choice is not None:
+        return f"start: {' | '.join(map(_literal, params.choice))}{_OPTIONS}"
+    return _checked_lark(params.grammar or "") + _OPTIONS
+
+
+def names_tokens(params: StructuredOutputsParams) -> bool:
+    """Whether the grammar may ask for control tokens: Lark's `<name>` and `<[id]>`."""
+    return params.grammar is not None and "<" in params.grammar
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text).replace("\x7f", "\\u007f")  # the one control character that JSON does not escape
+
+
+def _json(text: str, params: StructuredOutputsParams) -> str:
+    schema = read_schema(text)
+    options: dict[str, object] = {"lenient": False, "coerce_one_of": False}
+    if params.disable_any_whitespace:
+        options["whitespace_flexible"] = False
+    else:
+        options["whitespace_pattern"] = params.whitespace_pattern or DEFAULT_WHITESPACE
+    return f"start: %json {json.dumps({**schema, OUR_KEY: options}, ensure_ascii=False)}{_OPTIONS}"
+
+
+def _checked_lark(grammar: str) -> str:
+    for rule in _RULE_WITH_ATTRIBUTES.finditer(grammar):
+        unserved = _UNSERVED_ATTRIBUTE.search(rule["attributes"])
+        if unserved is not None:
+            raise refusal("grammar", f"has the attribute {unserved[1]}, which is not served")
+    return grammar
