@@ -36,6 +36,9 @@ from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestO
 from pellucid.sampling_params import PRESETS, SamplingParams
 from pellucid.server.fields import CHAT, COMPLETIONS
 from pellucid.server.metrics import METRICS
+from pellucid.server.output.families import TOOL_FAMILIES
+from pellucid.server.output.reasoning import REASONING_PARSERS
+from pellucid.server.responses.fields import RESPONSES
 from pellucid.structured_outputs import StructuredOutputsParams
 from pellucid.tokenizer.tokenizer import Tokenizer
 
@@ -299,24 +302,40 @@ def server_flags() -> Iterator[str]:
     yield from table(("argument or flag", "default", "meaning"), (flag.row for flag in own))
 
 
+ENDPOINTS = {"completions": COMPLETIONS, "chat": CHAT, "responses": RESPONSES}
+
+
 def server_fields() -> Iterator[str]:
     """The fields that an endpoint reads itself."""
-    endpoints = {"completions": COMPLETIONS, "chat": CHAT}
-    names = sorted({name for endpoint in endpoints.values() for name in endpoint.own})
-    rows = []
-    for name in names:
-        takers = [key for key, endpoint in endpoints.items() if name in endpoint.own]
-        rows.append((code(name), ", ".join(takers), str(endpoints[takers[0]].own[name].get("description", ""))))
+    takers: dict[tuple[str, str], list[str]] = {}
+    for key, endpoint in ENDPOINTS.items():
+        for name, schema in endpoint.own.items():
+            takers.setdefault((name, str(schema.get("description", ""))), []).append(key)
+    rows = ((code(name), ", ".join(keys), meaning) for (name, meaning), keys in sorted(takers.items()))
     yield from table(("field", "endpoint", "meaning"), rows)
 
 
 def server_unserved() -> Iterator[str]:
     """OpenAI's fields that are not served, and the values that pass."""
-    rows = []
-    for key, endpoint in (("completions", COMPLETIONS), ("chat", CHAT)):
+    takers: dict[tuple[str, str], list[str]] = {}
+    for key, endpoint in ENDPOINTS.items():
         for name, unserved in endpoint.unserved.items():
-            rows.append((code(name), key, ", ".join(code(json.dumps(v)) for v in (None, *unserved.neutral))))
+            passes = ", ".join(code(json.dumps(v)) for v in (None, *unserved.neutral))
+            takers.setdefault((name, passes), []).append(key)
+    rows = ((code(name), ", ".join(keys), passes) for (name, passes), keys in sorted(takers.items()))
     yield from table(("field", "endpoint", "passes as"), rows)
+
+
+def server_tool_parsers() -> Iterator[str]:
+    """The families of tool calls."""
+    rows = ((code(family.name), code(family.example), family.models) for family in TOOL_FAMILIES.values())
+    yield from table(("parser", "a call", "models"), rows)
+
+
+def server_reasoning_parsers() -> Iterator[str]:
+    """The families of reasoning marks."""
+    rows = ((code(name), code(f"{marks.open} … {marks.close}")) for name, marks in REASONING_PARSERS.items())
+    yield from table(("parser", "marks"), rows)
 
 
 def server_metrics() -> Iterator[str]:
@@ -352,6 +371,8 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "server-flags": server_flags,
     "server-fields": server_fields,
     "server-unserved": server_unserved,
+    "server-tool-parsers": server_tool_parsers,
+    "server-reasoning-parsers": server_reasoning_parsers,
     "server-metrics": server_metrics,
     "tokenizer": lambda: methods(Tokenizer, ("encode", "decode", "token_bytes", "token_text", "is_special", "pieces")),
     "model-config": lambda: attributes(ModelConfig, config),

@@ -2,10 +2,13 @@
 
 settings.py     what an operator may choose; the flags of `pellucid serve` are made from it
 fields.py       every field a request may have: those of SamplingParams, OpenAI's, and what each unserved one may be
-parsing.py      a JSON body → what is asked for; the field at fault is named
+parsing.py      a JSON body → what is asked for; the field at fault is named (checks.py, messages.py, tools.py)
+chat_format.py  what a model's chat template can do, and how its answers are read (tool_prompt.py)
+output/         generated text → content, reasoning and tool calls
 response_format.py  the shape an answer must have, from response_format or structured_outputs
 routes.py       the endpoints
-answers.py      outputs → the bodies and chunks of OpenAI's API
+answers.py      outputs → the bodies and chunks of OpenAI's API (chat_answers.py, completion_answers.py)
+responses/      /v1/responses
 delivery.py     whole answers and event streams; a client that leaves ends its request
 gate.py         around every request: its id, the API key, the access log
 api_errors.py   every failure in OpenAI's shape

@@ -65,5 +65,5 @@ def api_error(error: PellucidError, names: Mapping[str, str] | None = None) -> A
             param, message = renamed, message.replace(error.field, renamed, 1)
         return ApiError(400, message, param=param, code=code)
     if isinstance(error, ChatTemplateError):
-        return ApiError(400, message, param="messages", code=code)
+        return ApiError(400, message, param=(names or {}).get("messages", "messages"), code=code)
     return ApiError(500, message, code=code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,6 +12,7 @@ from pellucid.server.output.families import ToolFamily, tool_family
 from pellucid.server.output.reasoning import ReasoningMarks, ReasoningParser, reasoning_marks
 from pellucid.server.tools import ToolUse
 from pellucid.tokenizer.chat_template import template_variables
+from pellucid.tokenizer.detokenizer import IncrementalDetokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,22 @@ class ChatFormat:
         reasoning = None if self.reasoning is None else ReasoningParser(self.reasoning, prompt, going_on)
         calls = None if use is None or self.tools is None else self.tools.parser(use.schemas)
         return ChoiceParser(reasoning, calls, parallel=use is None or use.parallel)
+
+    def num_reasoning_tokens(
+        self, token_ids: Sequence[int], prompt: str, going_on: str, tokenizer: Any, *, skip_special_tokens: bool
+    ) -> int:
+        """How many tokens of an answer are reasoning, with the marks around it. prompt, going_on: as in `parser`."""
+        if self.reasoning is None:
+            return 0
+        parser = ReasoningParser(self.reasoning, prompt, going_on)
+        detokenizer = IncrementalDetokenizer(
+            tokenizer, skip_special_tokens=skip_special_tokens, strip_prefix_space=False
+        )
+        for count, token_id in enumerate(token_ids):
+            if parser.is_over:
+                return count if parser.has_reasoned else 0
+            parser.push(detokenizer.push(token_id))
+        return len(token_ids) if parser.has_reasoned else 0
 
 
 def chat_format(tokenizer: Any, tool_parser: str, reasoning_parser: str) -> ChatFormat:

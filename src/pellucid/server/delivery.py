@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope, Send
 from pellucid.engine.async_llm import DeltaStream
 from pellucid.errors import PellucidError
 from pellucid.outputs import RequestOutput
-from pellucid.server.answers import Answers
+from pellucid.server.answers import Answers, Json
 from pellucid.server.api_errors import ApiError, api_error
-from pellucid.server.wire import JsonResponse, dump
+from pellucid.server.wire import JsonResponse
 
 NO_CACHE = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 CLIENT_GONE = 499
@@ -96,34 +96,34 @@ class EventStream(Response):
             finally:
                 _note(self._notes, self._answers, watch)
             if not watch.is_gone:
-                await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+                await send({"type": "http.response.body", "body": self._answers.end_mark, "more_body": False})
 
     async def _events(self) -> AsyncIterator[bytes]:
+        answers = self._answers
+        if opening := answers.opening():
+            yield self._framed(opening)
         try:
             async for output in self._stream:
                 failed = failure(output)
                 if failed is not None:
                     raise failed
-                chunks = self._answers.take(output)
-                if chunks:
-                    yield b"".join(_event(chunk) for chunk in chunks)
+                if chunks := answers.take(output):
+                    yield self._framed(chunks)
         except (ApiError, PellucidError) as error:
             refusal = error if isinstance(error, ApiError) else api_error(error)
             self._notes["error"] = refusal.code
-            yield _event(refusal.body)
+            yield self._framed(answers.failed(refusal))
             return
-        if self._answers.request.include_usage:
-            yield _event(self._answers.usage_chunk())
+        if closing := answers.closing():
+            yield self._framed(closing)
 
-
-def _event(value: Any) -> bytes:
-    return b"data: " + dump(value) + b"\n\n"
+    def _framed(self, chunks: list[Json]) -> bytes:
+        return b"".join(map(self._answers.frame, chunks))
 
 
 def _note(notes: dict[str, Any], answers: Answers, watch: Watch) -> None:
-    usage = answers.usage()
-    notes["prompt_tokens"], notes["completion_tokens"] = usage["prompt_tokens"], usage["completion_tokens"]
-    notes["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"]
+    notes["prompt_tokens"], notes["completion_tokens"] = answers.num_prompt_tokens, answers.num_completion_tokens
+    notes["cached_tokens"] = answers.num_cached_tokens
     notes["finish_reasons"] = [reason for _, reason in sorted(answers.finish_reasons.items())]
     if watch.is_gone:
         notes["client_gone"] = True

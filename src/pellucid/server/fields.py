@@ -47,11 +47,13 @@ class Endpoint:
     required: tuple[str, ...]
     renamed: Mapping[str, str]
     """What this endpoint calls fields of SamplingParams, where that differs."""
+    without: frozenset[str] = frozenset()
+    """Fields of SamplingParams that it does not have."""
 
     @property
     def sampling(self) -> tuple[str, ...]:
         """The fields of SamplingParams that have their own name here."""
-        return tuple(name for name in _SAMPLING if name not in self.own)
+        return tuple(name for name in _SAMPLING if name not in self.own and name not in self.without)
 
     @property
     def known(self) -> set[str]:
@@ -74,10 +76,10 @@ class Endpoint:
         }
 
 
-_LABELS: dict[str, type] = {"user": str, "metadata": dict, "safety_identifier": str, "prompt_cache_key": str}
+LABELS: dict[str, type] = {"user": str, "metadata": dict, "safety_identifier": str, "prompt_cache_key": str}
 _MODEL: Schema = {"type": "string", "description": "The served model's name, as /v1/models lists it."}
 _STREAM: Schema = {"type": ["boolean", "null"], "default": False, "description": "Answer with server-sent events."}
-_COMMON: dict[str, Schema] = {
+COMMON: dict[str, Schema] = {
     "model": _MODEL,
     "stream": _STREAM,
     "stream_options": _STREAM_OPTIONS,
@@ -97,7 +99,7 @@ _TEXT_OR_IDS: list[Schema] = [
     {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
 ]
 
-_STRUCTURED_OUTPUTS: Schema = {
+STRUCTURED_OUTPUTS: Schema = {
     "type": ["object", "null"],
     "properties": {
         "json": {"type": ["object", "string", "boolean", "null"]},
@@ -111,21 +113,22 @@ _STRUCTURED_OUTPUTS: Schema = {
     "additionalProperties": False,
     "description": "The shape of the answer (vLLM's): one of json, json_object, regex, choice, grammar.",
 }
-_RESPONSE_FORMAT: Schema = {
+JSON_SCHEMA: Schema = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
+        "description": {"type": "string"},
+        "schema": {"type": "object"},
+        "strict": {"type": ["boolean", "null"]},
+    },
+    "required": ["name", "schema"],
+    "additionalProperties": False,
+}
+RESPONSE_FORMAT: Schema = {
     "type": ["object", "null"],
     "properties": {
         "type": {"enum": ["text", "json_object", "json_schema"]},
-        "json_schema": {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
-                "description": {"type": "string"},
-                "schema": {"type": "object"},
-                "strict": {"type": ["boolean", "null"]},
-            },
-            "required": ["name", "schema"],
-            "additionalProperties": False,
-        },
+        "json_schema": JSON_SCHEMA,
     },
     "required": ["type"],
     "additionalProperties": False,
@@ -134,9 +137,9 @@ _RESPONSE_FORMAT: Schema = {
 
 COMPLETIONS = Endpoint(
     own={
-        **_COMMON,
-        "response_format": _RESPONSE_FORMAT,
-        "structured_outputs": _STRUCTURED_OUTPUTS,
+        **COMMON,
+        "response_format": RESPONSE_FORMAT,
+        "structured_outputs": STRUCTURED_OUTPUTS,
         "prompt": {"anyOf": _TEXT_OR_IDS, "description": "One prompt or several; ids are taken as they are."},
         "echo": {"type": ["boolean", "null"], "default": False, "description": "Give the prompt back too."},
         "best_of": {"type": ["integer", "null"], "description": "Only the value of n."},
@@ -201,7 +204,7 @@ _MESSAGE: Schema = {
         _message(["tool"], ["content", "tool_call_id"], tool_call_id={"type": "string"}),
     ]
 }
-_FUNCTION: dict[str, Schema] = {
+FUNCTION: dict[str, Schema] = {
     "name": {"type": "string", "pattern": "^[A-Za-z0-9_.:/-]{1,128}$"},
     "description": {"type": ["string", "null"]},
     "parameters": {"type": ["object", "null"], "description": "JSON schema of the arguments."},
@@ -216,7 +219,7 @@ _TOOLS: Schema = {
             "type": {"const": "function"},
             "function": {
                 "type": "object",
-                "properties": _FUNCTION,
+                "properties": FUNCTION,
                 "required": ["name"],
                 "additionalProperties": False,
             },
@@ -226,12 +229,12 @@ _TOOLS: Schema = {
     },
     "description": "Functions that the model may call.",
 }
-_TOOL_CHOICE: Schema = {
+TOOL_CHOICE: Schema = {
     "anyOf": [{"enum": ["none", "auto", "required", None]}, {"type": "object"}],
     "default": "auto",
     "description": "Whether and which functions are called: none, auto, required, a named function or allowed_tools.",
 }
-_PARALLEL: Schema = {
+PARALLEL: Schema = {
     "type": ["boolean", "null"],
     "default": True,
     "description": "With false, an answer has one call at most.",
@@ -239,9 +242,9 @@ _PARALLEL: Schema = {
 
 CHAT = Endpoint(
     own={
-        **_COMMON,
-        "response_format": _RESPONSE_FORMAT,
-        "structured_outputs": _STRUCTURED_OUTPUTS,
+        **COMMON,
+        "response_format": RESPONSE_FORMAT,
+        "structured_outputs": STRUCTURED_OUTPUTS,
         "messages": {
             "type": "array",
             "items": _MESSAGE,
@@ -256,14 +259,14 @@ CHAT = Endpoint(
         "continue_final_message": {"type": ["boolean", "null"], "description": "Go on with the last message."},
         "chat_template_kwargs": {"type": ["object", "null"], "description": "Variables for the chat template."},
         "tools": _TOOLS,
-        "tool_choice": _TOOL_CHOICE,
-        "parallel_tool_calls": _PARALLEL,
+        "tool_choice": TOOL_CHOICE,
+        "parallel_tool_calls": PARALLEL,
         "reasoning_effort": {
             "enum": [*REASONING_EFFORTS, None],
             "description": "How much to reason, for models whose chat template asks; none switches it off.",
         },
     },
-    labels=_LABELS,
+    labels=LABELS,
     unserved={
         "audio": Unserved(),
         "function_call": Unserved(("none", "auto")),

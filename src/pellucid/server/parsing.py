@@ -60,8 +60,19 @@ class ChatRequest(ApiRequest):
         """A parser for one of the answers to the rendered prompt."""
         if self.format is None:
             return ChoiceParser()
-        going_on = self.messages[-1].get("content", "") if self.template_options.get("continue_final_message") else ""
-        return self.format.parser(self.tool_use, prompt, going_on)
+        return self.format.parser(self.tool_use, prompt, self._going_on)
+
+    @property
+    def _going_on(self) -> str:
+        continues = self.template_options.get("continue_final_message")
+        return str(self.messages[-1].get("content", "")) if continues else ""
+
+    def num_reasoning_tokens(self, token_ids: list[int], prompt: str, tokenizer: Any) -> int:
+        """How many tokens of an answer are reasoning, with its marks; the rendered prompt tells where it begins."""
+        assert self.format is not None
+        return self.format.num_reasoning_tokens(
+            token_ids, prompt, self._going_on, tokenizer, skip_special_tokens=self.params.skip_special_tokens
+        )
 
     @property
     def reads_answers(self) -> bool:
@@ -72,7 +83,7 @@ class ChatRequest(ApiRequest):
 def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     """Raises `ApiError`."""
     check_names(body, COMPLETIONS.known, COMPLETIONS.required)
-    _check_unserved(body, COMPLETIONS)
+    check_unserved(body, COMPLETIONS)
     given = {name: body[name] for name in COMPLETIONS.sampling if body.get(name) is not None}
     echo = boolean(body, "echo")
     if echo and given.get("prompt_logprobs") is not None:
@@ -83,11 +94,11 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     if is_default:
         given["max_tokens"] = DEFAULT_COMPLETION_TOKENS
     given["structured_outputs"] = parse_structured_outputs(body)
-    params = _params(given, COMPLETIONS, names(body))
+    params = sampling_params(given, COMPLETIONS, names(body))
     if body.get("best_of") is not None and not same(body["best_of"], params.n):
         raise refused("best_of", f"best_of is {shown(body['best_of'])}, but only n ({params.n}) is served")
     return CompletionRequest(
-        **_common(body, params, echo=echo),
+        **common_fields(body, params, echo=echo),
         prompts=list_prompts(body["prompt"]),
         echo=echo,
         max_tokens_is_default=is_default,
@@ -97,7 +108,7 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
 def parse_chat(body: dict[str, Any], format: ChatFormat) -> ChatRequest:
     """Raises `ApiError`."""
     check_names(body, CHAT.known, CHAT.required)
-    _check_unserved(body, CHAT)
+    check_unserved(body, CHAT)
     given = {name: body[name] for name in CHAT.sampling if body.get(name) is not None}
     renamed = dict(CHAT.renamed)
     limits = {name: body[name] for name in ("max_tokens", "max_completion_tokens") if body.get(name) is not None}
@@ -117,13 +128,13 @@ def parse_chat(body: dict[str, Any], format: ChatFormat) -> ChatRequest:
     if format.reads_control_tokens(tool_use):
         given["skip_special_tokens"] = False
     given["structured_outputs"] = parse_structured_outputs(body)
-    params = _params(given, CHAT, renamed | names(body))
+    params = sampling_params(given, CHAT, renamed | names(body))
     messages, options = chat_prompt(
         check_messages(body["messages"], maps_developer=format.maps_developer), template_options(body), tool_use, format
     )
     options |= effort_options(body.get("reasoning_effort"), "reasoning_effort", format)
     return ChatRequest(
-        **_common(body, params), messages=messages, template_options=options, format=format, tool_use=tool_use
+        **common_fields(body, params), messages=messages, template_options=options, format=format, tool_use=tool_use
     )
 
 
@@ -191,14 +202,20 @@ def list_prompts(prompt: Any) -> list[Any]:
     )
 
 
-def _params(given: dict[str, Any], endpoint: Endpoint, renamed: Mapping[str, str] | None = None) -> SamplingParams:
+def sampling_params(
+    given: dict[str, Any], endpoint: Endpoint, renamed: Mapping[str, str] | None = None
+) -> SamplingParams:
+    """Raises `ApiError` with the endpoint's name of the field."""
     try:
         return SamplingParams(**given)
     except PellucidError as error:
         raise api_error(error, endpoint.renamed if renamed is None else renamed) from None
 
 
-def _common(body: Mapping[str, Any], params: SamplingParams, *, echo: bool = False) -> dict[str, Any]:
+def common_fields(
+    body: Mapping[str, Any], params: SamplingParams, *, echo: bool = False, streams_usage: bool = True
+) -> dict[str, Any]:
+    """The arguments of `ApiRequest`. streams_usage: whether stream_options may ask for it."""
     stream = boolean(body, "stream")
     options = body.get("stream_options")
     if stream and params.prompt_logprobs is not None and not echo:
@@ -207,7 +224,7 @@ def _common(body: Mapping[str, Any], params: SamplingParams, *, echo: bool = Fal
         "model": body.get("model"),
         "params": params,
         "stream": stream,
-        "include_usage": options is not None and _include_usage(options, stream),
+        "include_usage": options is not None and _include_usage(options, stream, streams_usage),
         "user": body.get("user"),
         "priority": _priority(body.get("priority")),
         "cache_salt": _cache_salt(body.get("cache_salt")),
@@ -233,19 +250,20 @@ def _cache_salt(value: Any) -> str:
     return value
 
 
-def _include_usage(options: Any, stream: bool) -> bool:
+def _include_usage(options: Any, stream: bool, is_served: bool) -> bool:
     if not stream:
         raise refused("stream_options", "stream_options needs stream to be true")
     if not isinstance(options, dict):
         raise refused("stream_options", "stream_options must be an object")
     for name, value in options.items():
         neutral = name == "include_obfuscation" and value in (None, False)
-        if name != "include_usage" and not neutral:
+        if not (neutral or (is_served and name == "include_usage")):
             raise refused(f"stream_options.{name[:64]}", f"stream_options has {shown(name)}, which is not served")
     return boolean(options, "include_usage")
 
 
-def _check_unserved(body: Mapping[str, Any], endpoint: Endpoint) -> None:
+def check_unserved(body: Mapping[str, Any], endpoint: Endpoint) -> None:
+    """Refuse fields that are not served at other than neutral values, and labels that are none."""
     for name, unserved in endpoint.unserved.items():
         value = body.get(name)
         if value is not None and not any(same(value, neutral) for neutral in unserved.neutral):

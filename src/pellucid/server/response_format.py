@@ -66,11 +66,11 @@ def _from_response_format(value: Any) -> StructuredOutputsParams | None:
         return None
     if kind == "json_object":
         return StructuredOutputsParams(json_object=True)
-    return _from_schema(value.get("json_schema"), f"{_FIELD}.json_schema")
+    return from_schema(value.get("json_schema"), f"{_FIELD}.json_schema")
 
 
-def _from_schema(given: Any, place: str) -> StructuredOutputsParams:
-    """strict or not: the schema is enforced, and one that cannot be is refused."""
+def from_schema(given: Any, place: str) -> StructuredOutputsParams:
+    """From name and schema. Strict or not: the schema is enforced, and one that cannot be is refused (`ApiError`)."""
     if not isinstance(given, dict):
         raise refused(place, f"{place} must be an object with name and schema")
     for name in given:

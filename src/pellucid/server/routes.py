@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +14,12 @@ from starlette.responses import Response
 from pellucid.engine.async_llm import AsyncLLM, EncodedPrompt
 from pellucid.errors import PellucidError
 from pellucid.sampling_params import SamplingParams
-from pellucid.server.answers import Answers, ChatAnswers, CompletionAnswers
+from pellucid.server.answers import Answers
 from pellucid.server.api_errors import api_error
+from pellucid.server.chat_answers import ChatAnswers
 from pellucid.server.chat_format import ChatFormat, chat_format
 from pellucid.server.checks import boolean, check_names, refused
+from pellucid.server.completion_answers import CompletionAnswers
 from pellucid.server.delivery import EventStream, whole_answer
 from pellucid.server.fields import CHAT, COMPLETIONS, Schema
 from pellucid.server.gate import FOLLOWED, NOTES, follow
@@ -25,6 +28,7 @@ from pellucid.server.metrics import Metrics
 from pellucid.server.models import Model, ModelInUse, ModelPool
 from pellucid.server.parsing import (
     ApiRequest,
+    ChatRequest,
     CompletionRequest,
     chat_prompt,
     parse_chat,
@@ -32,6 +36,9 @@ from pellucid.server.parsing import (
     template_options,
 )
 from pellucid.server.response_format import check_room, names
+from pellucid.server.responses.answers import ResponseAnswers
+from pellucid.server.responses.fields import RESPONSES
+from pellucid.server.responses.request import parse_response, shape_name
 from pellucid.server.settings import ServerSettings
 from pellucid.server.tools import parse_tools
 from pellucid.server.wire import JsonResponse, read_object
@@ -88,6 +95,7 @@ class Routes:
         posts = (
             ("/v1/completions", self.completions, "Continue a raw prompt", COMPLETIONS.schema()),
             ("/v1/chat/completions", self.chat, "Answer messages", CHAT.schema()),
+            ("/v1/responses", self.responses, "Answer a text or items", RESPONSES.schema()),
             ("/tokenize", self.tokenize, "Text or messages to token ids", TOKENIZE),
             ("/detokenize", self.detokenize, "Token ids to text", DETOKENIZE),
         )
@@ -113,7 +121,7 @@ class Routes:
         prompts = [await _encode(used.llm, prompt) for prompt in parsed.prompts]
         params = [_fitting(used.llm, parsed, prompt) for prompt in prompts]
         return await self._answer(
-            request, used, parsed, prompts, params, CompletionAnswers, "cmpl", {**COMPLETIONS.renamed, **names(body)}
+            request, used, parsed, prompts, params, CompletionAnswers, "cmpl-", {**COMPLETIONS.renamed, **names(body)}
         )
 
     async def chat(self, request: Request) -> Response:
@@ -122,13 +130,21 @@ class Routes:
         parsed = parse_chat(body, self._format(used.llm))
         self._note(request, parsed, {"messages": parsed.messages})
         prompt = await _encode(used.llm, parsed.messages, **parsed.template_options)
-        if parsed.params.structured_outputs is not None:
-            marks = None if parsed.format is None else parsed.format.reasoning
-            check_room(names(body).get(NAME, NAME), parsed.tool_use, marks, prompt.text or "")
+        _check_room(parsed, names(body), prompt)
         renamed = {**CHAT.renamed, **names(body)}
         if body.get("max_completion_tokens") is not None:
             renamed["max_tokens"] = "max_completion_tokens"
-        return await self._answer(request, used, parsed, [prompt], [parsed.params], ChatAnswers, "chatcmpl", renamed)
+        return await self._answer(request, used, parsed, [prompt], [parsed.params], ChatAnswers, "chatcmpl-", renamed)
+
+    async def responses(self, request: Request) -> Response:
+        body = await read_object(request, self.settings.max_body_bytes)
+        used = await self._use(request, body)
+        parsed = parse_response(body, self._format(used.llm))
+        self._note(request, parsed, {"messages": parsed.messages})
+        prompt = await _encode(used.llm, parsed.messages, RESPONSES.renamed, **parsed.template_options)
+        renamed = {**RESPONSES.renamed, **shape_name(body)}
+        _check_room(parsed, renamed, prompt)
+        return await self._answer(request, used, parsed, [prompt], [parsed.params], ResponseAnswers, "resp_", renamed)
 
     async def tokenize(self, request: Request) -> Response:
         body = await read_object(request, self.settings.max_body_bytes)
@@ -187,7 +203,7 @@ class Routes:
         prefix: str,
         renamed: Any,
     ) -> Response:
-        name = f"{prefix}-{uuid.uuid4().hex}"
+        name = f"{prefix}{uuid.uuid4().hex}"
         try:
             stream = await used.llm.submit(
                 prompts,
@@ -239,11 +255,17 @@ class Routes:
             notes |= prompt
 
 
-async def _encode(llm: AsyncLLM, prompt: Any, **options: Any) -> EncodedPrompt:
+def _check_room(parsed: ChatRequest, names: Mapping[str, str], prompt: EncodedPrompt) -> None:
+    if parsed.params.structured_outputs is not None:
+        marks = None if parsed.format is None else parsed.format.reasoning
+        check_room(names.get(NAME, NAME), parsed.tool_use, marks, prompt.text or "")
+
+
+async def _encode(llm: AsyncLLM, prompt: Any, names: Mapping[str, str] | None = None, **options: Any) -> EncodedPrompt:
     try:
         return await llm.encode(prompt, **options)
     except PellucidError as error:
-        raise api_error(error) from None
+        raise api_error(error, names) from None
 
 
 async def _tokenize_text(llm: AsyncLLM, body: dict[str, Any], flags: dict[str, bool]) -> list[int]:

@@ -39,6 +39,10 @@ class ToolFamily:
     marks: CallMarks
     shown_by: tuple[str, ...]
     """Texts that a chat template of the family has, all of them."""
+    example: str
+    """A call."""
+    models: str
+    """Who writes so."""
     reader: Callable[[str, Schemas], CallReader | None] = _json_reader
     arguments_key: str = "arguments"
     id_length: int = 24
@@ -55,16 +59,52 @@ class ToolFamily:
 
 
 _ID_CHARACTERS = string.ascii_letters + string.digits
+_JSON = '{"name": "f", "arguments": {"x": 1}}'
 _FAMILIES = (
-    ToolFamily("qwen3_coder", CallMarks(("<tool_call>",), "</tool_call>"), ("<function=", "<parameter="), _xml_reader),
-    ToolFamily("phi4_mini_json", CallMarks(("<|tool_call|>",), "<|/tool_call|>"), ("<|tool_call|>", "<|/tool_call|>")),
-    ToolFamily("granite", CallMarks(("<|tool_call|>", "<tool_call>")), ("<|tool_call|>",)),
-    ToolFamily("hermes", CallMarks(("<tool_call>",), "</tool_call>"), ("<tool_call>",)),
-    ToolFamily("mistral", CallMarks(("[TOOL_CALLS]",)), ("[TOOL_CALLS]",), _mistral_reader, id_length=9),
+    ToolFamily(
+        "qwen3_coder",
+        CallMarks(("<tool_call>",), "</tool_call>"),
+        ("<function=", "<parameter="),
+        "<tool_call><function=f><parameter=x>1</parameter></function></tool_call>",
+        "Qwen3-Coder, Qwen3.5",
+        _xml_reader,
+    ),
+    ToolFamily(
+        "phi4_mini_json",
+        CallMarks(("<|tool_call|>",), "<|/tool_call|>"),
+        ("<|tool_call|>", "<|/tool_call|>"),
+        f"<|tool_call|>[{_JSON}]<|/tool_call|>",
+        "Phi-4-mini",
+    ),
+    ToolFamily(
+        "granite",
+        CallMarks(("<|tool_call|>", "<tool_call>")),
+        ("<|tool_call|>",),
+        f"<|tool_call|>[{_JSON}]",
+        "Granite 3",
+    ),
+    ToolFamily(
+        "hermes",
+        CallMarks(("<tool_call>",), "</tool_call>"),
+        ("<tool_call>",),
+        f"<tool_call>{_JSON}</tool_call>",
+        "Hermes, Qwen 2.5 and 3, SmolLM2 and 3, and templates without tools",
+    ),
+    ToolFamily(
+        "mistral",
+        CallMarks(("[TOOL_CALLS]",)),
+        ("[TOOL_CALLS]",),
+        f'[TOOL_CALLS][{_JSON}] or [TOOL_CALLS]f[ARGS]{{"x": 1}}',
+        "Mistral, Ministral, Magistral",
+        _mistral_reader,
+        id_length=9,
+    ),
     ToolFamily(
         "llama3_json",
         CallMarks(("<|python_tag|>",), may_lack=True),
         ("<|start_header_id|>", '"parameters"'),
+        '{"name": "f", "parameters": {"x": 1}}',
+        "Llama 3.1 to 3.3",
         arguments_key="parameters",
     ),
 )

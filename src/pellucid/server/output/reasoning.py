@@ -63,6 +63,13 @@ class ReasoningParser:
         self._state = "inside" if is_open else "before"
         self._at_edge = True
         """Whether only white space came since the state began."""
+        self.has_reasoned = is_open
+        """Whether there is reasoning, empty or not."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that comes is the answer."""
+        return self._state == "after"
 
     def push(self, text: str) -> list[Event]:
         self._buffer += text
@@ -85,10 +92,10 @@ class ReasoningParser:
         """Whether the answer opens with reasoning."""
         start, mark = self._buffer.lstrip(), self._marks.open
         if start.startswith(mark):
-            self._buffer, self._state = start[len(mark) :], "inside"
+            self._buffer, self._state, self.has_reasoned = start[len(mark) :], "inside", True
         elif not mark.startswith(start):
             if self._is_assumed:
-                self._state = "inside"
+                self._state, self.has_reasoned = "inside", True
             else:
                 self._state, self._at_edge = "after", False
 
