@@ -34,6 +34,7 @@ _WHOLE_NUMBERS: dict[str, tuple[int, int | None]] = {
     "max_num_seqs": (1, 65_536),
     "max_num_batched_tokens": (1, 1_048_576),
     "kv_cache_memory_bytes": (1, None),
+    "max_step_ms": (1, 600_000),
     "threads": (1, 1024),
     "seed": (0, MAX_SEED),
 }
@@ -235,6 +236,12 @@ class EngineArgs:
     )
     max_num_seqs: int = field(default=64, metadata={"help": "Most requests in one step."})
     max_num_batched_tokens: int = field(default=512, metadata={"help": "Token budget of one step."})
+    max_step_ms: int = field(
+        default=250,
+        metadata={
+            "help": "What a step may take while answers stream, in milliseconds: prompts are cut into chunks that fit."
+        },
+    )
     block_size: int = field(default=BLOCK_SIZE, metadata={"help": f"Tokens in one KV block; only {BLOCK_SIZE}."})
     kv_cache_dtype: KVCacheDType = field(default="float16", metadata={"help": "Type of keys and values in the cache."})
     kv_cache_memory_bytes: int | None = field(

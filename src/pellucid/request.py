@@ -66,9 +66,15 @@ class Request:
     """Number of the caller's request, in order of arrival."""
     priority: int = 0
     """Lower is served earlier and preempted later."""
+    client: str = ""
+    """Whose request it is; clients of equal priority get equal shares."""
+    turn: int = 0
+    """Its place among those of its priority, given by the scheduler when it comes (engine/fairness.py); 0 before."""
     logits_processors: tuple[LogitsProcessor, ...] = ()
     constraint: TokenConstraint | None = None
     """The shape its answer must have, advanced by its output: recomputation keeps both."""
+    prefill_only: bool = False
+    """Fills the prefix cache and draws nothing."""
     cache_key: tuple[str, ...] = ()
     """Under what its blocks are cached: salt, KV type and precision, or a name of its own without prefix caching.
 
@@ -87,9 +93,9 @@ class Request:
     finish_reason: FinishReason | None = None
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        """Who is served first: by priority, then by arrival."""
-        return (self.priority, self.arrival, self.sample_index)
+    def order(self) -> tuple[int, int, int, int, int]:
+        """Who is served first: answers before what only fills the cache, by priority, then by turn, then by arrival."""
+        return (self.prefill_only, self.priority, self.turn, self.arrival, self.sample_index)
 
     @property
     def num_prompt_tokens(self) -> int:

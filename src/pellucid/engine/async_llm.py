@@ -234,12 +234,13 @@ class AsyncLLM:
         arrival_time: float | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        client: str = "",
     ) -> DeltaStream:
         """Queue one request for each prompt, all of them or none; returns when the engine has taken them.
 
         Several are named `request_id`-0, -1 and so on. `arrival_time` (time.monotonic()) is when the caller asked, now
-        when unset; TTFT counts from it. `priority` and `cache_salt` are as in `LLMEngine.add_request`. Errors as
-        `generate`.
+        when unset; TTFT counts from it. `priority`, `cache_salt` and `client` are as in `LLMEngine.add_request`.
+        Errors as `generate`.
         """
         arrival_time = time.monotonic() if arrival_time is None else arrival_time
         name = request_id or f"request-{uuid.uuid4().hex}"
@@ -255,7 +256,7 @@ class AsyncLLM:
             await asyncio.to_thread(self._engine.grammars.compile, structured_outputs)
         stream = DeltaStream(self, [name] if len(prompts) == 1 else [f"{name}-{i}" for i in range(len(prompts))])
         try:
-            options = {"arrival_time": arrival_time, "priority": priority, "cache_salt": cache_salt}
+            options = {"arrival_time": arrival_time, "priority": priority, "cache_salt": cache_salt, "client": client}
             self._post(_Add(stream, prompts, params, options))
             await stream.accepted
         except BaseException:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from pellucid.config import EngineArgs
 from pellucid.engine.model_runner import Model, ModelRunner, StepResult
 from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike
-from pellucid.engine.scheduler import Scheduler
+from pellucid.engine.scheduler import Scheduler, load_of
+from pellucid.engine.step_pace import StepPace, pair_ratio
 from pellucid.engine.validation import (
     check_params,
     check_text_length,
+    checked_client,
     checked_priority,
     checked_processors,
     checked_prompt,
@@ -94,6 +96,7 @@ class LLMEngine:
             args.max_num_seqs,
             args.max_num_batched_tokens,
             enable_prefix_caching=args.enable_prefix_caching,
+            pace=StepPace(args.max_step_ms, pair_ratio(config)),
         )
         self.runner = ModelRunner(
             model,
@@ -132,12 +135,14 @@ class LLMEngine:
         arrival_time: float | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        client: str = "",
         logits_processors: Sequence[LogitsProcessor] = (),
     ) -> None:
         """Queue a prompt: text (encoded with the model's special tokens), or token ids taken as they are.
 
         `prompt_text` is what the output shows as prompt when ids are given. `arrival_time` (time.monotonic()) is when
-        the caller asked, where that was before this call; TTFT counts from it. A lower `priority` is served earlier.
+        the caller asked, where that was before this call; TTFT counts from it. A lower `priority` is served earlier;
+        within one, different `client`s get equal shares, however many requests each of them sends.
         Only requests with the same `cache_salt` share cached prefixes: give each tenant one of its own.
         Raises `ContextLengthExceededError` or `InvalidParameterError`; then nothing was queued.
         """
@@ -158,8 +163,11 @@ class LLMEngine:
         ids = checked_prompt(prompt, self.config.vocab_size)
         check_params(params, len(ids), self.config.vocab_size, self.max_model_len)
         salt, processors = checked_salt(cache_salt), checked_processors(logits_processors)
+        client = checked_client(client)
         grammar = None if params.structured_outputs is None else self.grammars.compile(params.structured_outputs)
-        requests = self._sequences(request_id, ids, params, checked_priority(priority), salt, processors, grammar)
+        requests = self._sequences(
+            request_id, ids, params, checked_priority(priority), salt, client, processors, grammar
+        )
         answers = [Answer(request, self.tokenizer) for request in requests]
         self._states[request_id] = RequestState(text, answers, arrival_time, self.tokenizer)
         for request in requests:
@@ -182,7 +190,9 @@ class LLMEngine:
         if not step.scheduled and self.has_unfinished_requests():
             raise AssertionError("requests wait, but the scheduler found nothing to compute")
         self._note_admitted(step.admitted)
+        began = time.perf_counter_ns()
         results = self.runner.execute(step)
+        self.scheduler.pace.observe(load_of(step.scheduled), time.perf_counter_ns() - began)
         return self._postprocess(results)
 
     def abort(self, request_id: str) -> RequestOutput | None:
@@ -243,6 +253,7 @@ class LLMEngine:
         params: SamplingParams,
         priority: int,
         cache_salt: str,
+        client: str,
         processors: tuple[LogitsProcessor, ...],
         grammar: CompiledGrammar | None,
     ) -> list[Request]:
@@ -268,6 +279,7 @@ class LLMEngine:
                     sample_index=sample_index,
                     arrival=self._num_requests,
                     priority=priority,
+                    client=client,
                     logits_processors=processors,
                     constraint=None if grammar is None else grammar.start(),
                     cache_key=cache_key,

@@ -6,23 +6,38 @@ streams keep flowing while long prompts are computed in chunks from what is left
 come last. When blocks run out, the newest request of the lowest priority gives up its blocks and is computed
 again later (recompute preemption); its output is kept.
 
+While answers stream, prompts get no more of a step than keeps it within max_step_ms, as far as the pace of the steps
+before tells, and LEAST_CHUNK tokens whatever it tells. A prompt that is short beside the one being computed passes it:
+it gets up to half of what prompts get. Requests that only fill the cache (`prefill_only`) are served after everything
+else, with a part of that time, and make way for whoever waits.
+
 A request that starts, or starts again, takes the blocks that the prefix cache has for its tokens and computes the
 rest. Blocks go into the cache as soon as they are full and computed, so there is nothing to hand over when a request
 ends, is aborted or preempted, and the n answers to one prompt find it there like anybody else. Without prefix
 caching only those n have a cache key, of their own, and it is forgotten with them.
 
-Why this always ends: the oldest request can take the blocks of all others, and the pool holds at least one
-request of max_model_len; so the oldest always advances, finishes, and makes the next one the oldest.
+Why this always ends: the oldest request (the least `Request.order`) can take the blocks of all others, and the pool
+holds at least one request of max_model_len; at least half of what prompts get, and never less than LEAST_CHUNK tokens
+or the whole budget where that is smaller, is the oldest prompt's. So the oldest always advances, finishes, and makes
+the next one the oldest. Orders never change, and only finitely many that come later are put before a request of the
+same priority (fairness.py).
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pellucid.config import EngineArgs
+from pellucid.engine.fairness import FairOrder
+from pellucid.engine.step_pace import BACKGROUND_DIVISOR, LEAST_CHUNK, StepLoad, StepPace
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.outputs import FinishReason
 from pellucid.request import Request, RequestStatus
+
+SHORT_PART = 4
+"""A prompt is short beside another when it has at most this part of the tokens left to compute."""
 
 
 @dataclass(slots=True)
@@ -57,6 +72,47 @@ class SchedulerOutput:
         return sum(entry.num_new_tokens for entry in self.scheduled)
 
 
+class _Room:
+    """What is left of a step: tokens, and time for prompts."""
+
+    __slots__ = ("_has_prompt", "_is_background", "_is_streaming", "_pace", "time_ns", "tokens")
+
+    def __init__(self, tokens: int, pace: StepPace) -> None:
+        self.tokens = tokens
+        self.time_ns = 0
+        self._pace = pace
+        self._is_streaming = self._has_prompt = self._is_background = False
+
+    def begin_prompts(self, load: StepLoad, is_streaming: bool) -> None:
+        """The answers of `load` are in the step; what follows is prompts."""
+        self._is_streaming = is_streaming
+        self.time_ns = self._pace.prompt_time(load, is_streaming=is_streaming)
+
+    def begin_background(self) -> None:
+        """What follows only fills the cache."""
+        if self._is_streaming and not self._is_background:
+            self.time_ns //= BACKGROUND_DIVISOR
+        self._is_background = True
+
+    def chunk(self, request: Request, num_reserved: int = 0) -> int:
+        """Prompt tokens that the request may have now, when up to `num_reserved` others are to have room too."""
+        start = request.num_computed_tokens
+        wanted = request.num_tokens - start
+        num_tokens = min(wanted, self.tokens - min(num_reserved, self.tokens // 2))
+        time_ns = self.time_ns - min(self._pace.prompt_ns(num_reserved, 0), self.time_ns // 2)
+        in_time = self._pace.tokens_within(time_ns, start, is_streaming=self._is_streaming)
+        if in_time < num_tokens:
+            least = 0 if self._has_prompt else min(num_tokens, LEAST_CHUNK)
+            num_tokens = max(in_time - in_time % LEAST_CHUNK, least)
+        return num_tokens
+
+    def spend(self, start: int, num_tokens: int) -> None:
+        """A chunk of a prompt is in the step."""
+        self._has_prompt = True
+        self.tokens -= num_tokens
+        self.time_ns = max(0, self.time_ns - self._pace.prompt_ns(num_tokens, start))
+
+
 class Scheduler:
     """Owns the queues; the only caller of the KVCacheManager."""
 
@@ -67,14 +123,18 @@ class Scheduler:
         max_num_batched_tokens: int,
         *,
         enable_prefix_caching: bool = False,
+        pace: StepPace | None = None,
     ) -> None:
         self.kv = kv
+        self.pace = pace or StepPace(EngineArgs().max_step_ms)
+        """Told by the engine how long every step took."""
         self.enable_prefix_caching = enable_prefix_caching
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.waiting: list[Request] = []
         """Sorted by `Request.order`: a preempted request is older than those that never ran, so it is at the head."""
         self.running: list[Request] = []
+        self._fair = FairOrder()
         self.num_preemptions = 0
         self.num_queried_tokens = 0
         """Prompt tokens that were looked up in the prefix cache, once for a prompt …"""
@@ -85,6 +145,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queue a request; it fits into the pool by itself, which the engine has checked."""
+        self._fair.arrived(request)
         insort(self.waiting, request, key=_order)
 
     @property
@@ -97,22 +158,21 @@ class Scheduler:
         Nothing is counted as computed until `mark_computed`: a step that failed half-way can be scheduled again.
         """
         step: dict[int, ScheduledRequest] = {}
-        budget = self.max_num_batched_tokens
+        room = _Room(self.max_num_batched_tokens, self.pace)
+        answering, prompts, background = self._running_order()
         is_tight = False
-        for request in self._running_order():
-            if request.status is not RequestStatus.RUNNING:
-                continue  # preempted for one of those before it
-            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
-            if num_new_tokens == 0:
-                break
-            fits, refund, preempted = self._make_room(request, request.num_computed_tokens + num_new_tokens, step)
-            is_tight = is_tight or preempted or not fits
-            budget += refund
-            if fits:
-                budget -= self._put(step, request, num_new_tokens)
+        for request in answering:
+            is_tight |= self._advance(step, room, request, min(1, room.tokens))
         admitted: list[Request] = []
-        if self.waiting and not is_tight:
-            self._admit(step, budget, admitted)
+        if prompts or background or (self.waiting and len(self.running) < self.max_num_seqs):
+            room.begin_prompts(load_of(step.values()), self._is_streaming())
+            is_tight |= self._advance_prompts(step, room, prompts)
+            if self.waiting and not is_tight:
+                self._admit(step, room, admitted)
+            if background:
+                room.begin_background()
+                for request in background:
+                    self._advance(step, room, request, room.chunk(request))
         return SchedulerOutput(list(step.values()), self.released, admitted)
 
     def mark_computed(self, entry: ScheduledRequest) -> None:
@@ -136,6 +196,7 @@ class Scheduler:
             self.running.remove(request)
         else:
             self.waiting.remove(request)
+        self._fair.ended(request)
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         self.released.append(request.key)
@@ -144,18 +205,66 @@ class Scheduler:
             self.kv.cache.forget(request.cache_key)
         return free
 
-    def _running_order(self) -> list[Request]:
-        """Requests that answer, then those with more to compute, each in the order of service."""
+    def _running_order(self) -> tuple[list[Request], list[Request], list[Request]]:
+        """Requests that answer, those with more to compute, and those that only fill the cache; the oldest first."""
         ordered = sorted(self.running, key=_order) if len(self.running) > 1 else list(self.running)
-        answering = [request for request in ordered if request.num_tokens - request.num_computed_tokens == 1]
-        if len(answering) == len(ordered):
-            return ordered
-        return answering + [request for request in ordered if request.num_tokens - request.num_computed_tokens != 1]
+        answering: list[Request] = []
+        prompts: list[Request] = []
+        background: list[Request] = []
+        for request in ordered:
+            if request.prefill_only:
+                background.append(request)
+            elif request.num_tokens - request.num_computed_tokens == 1:
+                answering.append(request)
+            else:
+                prompts.append(request)
+        return answering, prompts, background
 
-    def _put(self, step: dict[int, ScheduledRequest], request: Request, num_new_tokens: int) -> int:
+    def _is_streaming(self) -> bool:
+        """Whether somebody has got a token and waits for the next one."""
+        return any(request.output_token_ids for request in self.running)
+
+    def _advance(self, step: dict[int, ScheduledRequest], room: _Room, request: Request, num_new_tokens: int) -> bool:
+        """Put so many tokens of a running request into the step; True when blocks are scarce.
+
+        A request that was preempted for one of those before it is passed over.
+        """
+        if num_new_tokens == 0 or request.status is not RequestStatus.RUNNING:
+            return False
+        fits, refund, preempted = self._make_room(request, request.num_computed_tokens + num_new_tokens, step)
+        room.tokens += refund
+        if fits:
+            self._put(step, room, request, num_new_tokens)
+        return preempted or not fits
+
+    def _advance_prompts(self, step: dict[int, ScheduledRequest], room: _Room, prompts: list[Request]) -> bool:
+        """The oldest prompt, those that are short beside it, then the others; True when blocks are scarce."""
+        if not prompts:
+            return False
+        oldest = prompts[0]
+        short, num_reserved = self._short_beside(oldest, prompts)
+        is_tight = self._advance(step, room, oldest, room.chunk(oldest, num_reserved))
+        for request in [*short, *(request for request in prompts[1:] if request not in short)]:
+            is_tight |= self._advance(step, room, request, room.chunk(request))
+        return is_tight
+
+    def _short_beside(self, oldest: Request, prompts: list[Request]) -> tuple[list[Request], int]:
+        """Running prompts that are short beside the oldest, and the tokens that they and the head of the queue need."""
+        limit = (oldest.num_tokens - oldest.num_computed_tokens) // SHORT_PART
+        short = [r for r in prompts[1:] if r.num_tokens - r.num_computed_tokens <= limit]
+        num_tokens = sum(r.num_tokens - r.num_computed_tokens for r in short)
+        head = self.waiting[0] if self.waiting and len(self.running) < self.max_num_seqs else None
+        if head is not None and not head.prefill_only and head.num_tokens <= limit:
+            num_tokens += head.num_tokens
+        return short, num_tokens
+
+    def _put(self, step: dict[int, ScheduledRequest], room: _Room, request: Request, num_new_tokens: int) -> None:
         start = request.num_computed_tokens
         step[request.key] = ScheduledRequest(request, start, num_new_tokens, self.kv.block_table(request.key))
-        return num_new_tokens
+        if request.num_tokens - start == 1 and not request.prefill_only:
+            room.tokens -= 1
+        else:
+            room.spend(start, num_new_tokens)
 
     def _make_room(
         self, request: Request, num_tokens: int, step: dict[int, ScheduledRequest]
@@ -186,11 +295,11 @@ class Scheduler:
         self.running.remove(request)
         insort(self.waiting, request, key=_order)
 
-    def _admit(self, step: dict[int, ScheduledRequest], budget: int, admitted: list[Request]) -> None:
-        """Move waiting requests into the running set, strictly in order, while budget, places and blocks last."""
+    def _admit(self, step: dict[int, ScheduledRequest], room: _Room, admitted: list[Request]) -> None:
+        """Move waiting requests into the running set, strictly in order, while room, places and blocks last."""
         postponed: set[int] = set()
         index = 0
-        while index < len(self.waiting) and budget > 0 and len(self.running) < self.max_num_seqs:
+        while index < len(self.waiting) and room.tokens > 0:
             request = self.waiting[index]
             if request.arrival in postponed:
                 index += 1
@@ -200,20 +309,42 @@ class Scheduler:
                 postponed.add(request.arrival)
                 index += 1
                 continue
-            if not self._fits_now(request, cached):
+            if len(self.running) >= self.max_num_seqs or not self._fits_now(request, cached):
+                if self._preempt_background(request):
+                    continue
                 break
-            self.waiting.pop(index)
-            self.running.append(request)
+            if not self._start(step, room, request, cached):
+                break
+            self.waiting.remove(request)
             admitted.append(request)
-            request.status = RequestStatus.RUNNING
-            self.kv.start(request.key, cached)
-            request.num_computed_tokens = len(cached) * self.kv.block_size
-            self._note_hit(request)
-            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
-            fits, _, _ = self._make_room(request, request.num_computed_tokens + num_new_tokens, step)
-            if not fits:
-                raise AssertionError(f"request {request.request_id} was admitted without room for it")
-            budget -= self._put(step, request, num_new_tokens)
+
+    def _start(self, step: dict[int, ScheduledRequest], room: _Room, request: Request, cached: list[int]) -> bool:
+        """Let a waiting request run from what the cache has on; False, and no change, when there is no time left."""
+        if request.prefill_only:
+            room.begin_background()
+        num_computed, request.num_computed_tokens = request.num_computed_tokens, len(cached) * self.kv.block_size
+        num_new_tokens = room.chunk(request)
+        if num_new_tokens == 0:
+            request.num_computed_tokens = num_computed
+            return False
+        self.running.append(request)
+        self._fair.begins(request)
+        request.status = RequestStatus.RUNNING
+        self.kv.start(request.key, cached)
+        self._note_hit(request)
+        fits, _, _ = self._make_room(request, request.num_computed_tokens + num_new_tokens, step)
+        if not fits:
+            raise AssertionError(f"request {request.request_id} was admitted without room for it")
+        self._put(step, room, request, num_new_tokens)
+        return True
+
+    def _preempt_background(self, request: Request) -> bool:
+        """Make way for a request that is asked for an answer: the newest one that only fills the cache waits again."""
+        victims = [other for other in self.running if other.prefill_only]
+        if request.prefill_only or not victims:
+            return False
+        self._preempt(max(victims, key=_order))
+        return True
 
     def _fits_now(self, request: Request, cached: list[int]) -> bool:
         """Whether the ids known fit beside what the running requests will need next.
@@ -268,5 +399,14 @@ def _all_finished(siblings: list[Request]) -> bool:
     return all(sibling.status is RequestStatus.FINISHED for sibling in siblings)
 
 
-def _order(request: Request) -> tuple[int, int, int]:
+def load_of(entries: Iterable[ScheduledRequest]) -> StepLoad:
+    """What the entries compute; tokens behind the prompt's are answers."""
+    load = StepLoad()
+    for entry in entries:
+        is_answer = entry.start >= entry.request.num_prompt_tokens and entry.num_new_tokens <= LEAST_CHUNK
+        load.add(entry.start, entry.num_new_tokens, is_answer=is_answer)
+    return load
+
+
+def _order(request: Request) -> tuple[int, int, int, int, int]:
     return request.order

@@ -81,6 +81,13 @@ def checked_priority(priority: Any) -> int:
     return int(priority)
 
 
+def checked_client(client: Any) -> str:
+    """The client's name as it is. Raises `InvalidParameterError` for anything but a string."""
+    if not isinstance(client, str):
+        raise InvalidParameterError("client", f"client is {shown(client)}, but must be a string")
+    return client
+
+
 def checked_salt(cache_salt: Any) -> str:
     """The salt as it is. Raises `InvalidParameterError` for anything but a string."""
     if not isinstance(cache_salt, str):

@@ -22,7 +22,7 @@ from pellucid.server.checks import boolean, check_names, refused
 from pellucid.server.completion_answers import CompletionAnswers
 from pellucid.server.delivery import EventStream, whole_answer
 from pellucid.server.fields import CHAT, COMPLETIONS, Schema
-from pellucid.server.gate import FOLLOWED, NOTES, follow
+from pellucid.server.gate import FOLLOWED, NOTES, client_of, follow
 from pellucid.server.messages import check_messages
 from pellucid.server.metrics import Metrics
 from pellucid.server.models import Model, ModelInUse, ModelPool
@@ -212,6 +212,7 @@ class Routes:
                 arrival_time=request.scope[FOLLOWED].arrival_time,
                 priority=parsed.priority,
                 cache_salt=parsed.cache_salt,
+                client=client_of(request.scope, parsed.user),
             )
         except PellucidError as error:
             raise api_error(error, renamed) from None
