@@ -154,6 +154,8 @@ class ModelConfig:
     """Added to the mean square in RMSNorm, to the variance in LayerNorm."""
     rope: RopeConfig
     """Positions of full-attention layers; of none where `positions` is not "rope"."""
+    embedding_size: int = 0
+    """Numbers in the embedding of one token, where they are projected to hidden_size; 0: hidden_size."""
     rope_sliding: RopeConfig | None = None
     """Positions of sliding-window layers, where they differ (Gemma 3)."""
     positions: PositionKind = "rope"
@@ -199,6 +201,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.attention_scale == 0.0:
             object.__setattr__(self, "attention_scale", self.head_dim**-0.5)
+        if self.embedding_size == 0:
+            object.__setattr__(self, "embedding_size", self.hidden_size)
 
     def window(self, layer: int) -> int | None:
         """Window of a layer in positions, or None for full attention."""

@@ -26,6 +26,7 @@ from pellucid.models.weights import (
     Linear,
     MLPWeights,
     Norm,
+    linear,
 )
 from pellucid.models.workspace import Workspace
 from pellucid.trace.probe import Probe
@@ -96,6 +97,8 @@ class Decoder:
     def compute_logits(self, hidden: Float32Array) -> Float32Array:
         """LM head: hidden [R, hidden_size] → logits [R, vocab_size], valid until the next call."""
         logits = self._workspace.rows("logits", len(hidden))
+        if self.weights.project_out is not None:
+            hidden = linear(self.backend, self.weights.project_out, hidden)
         self.backend.linear(hidden, None, 0.0, self.weights.head, logits)
         if self.config.logits_scale != 1.0:
             logits *= np.float32(self.config.logits_scale)
@@ -108,7 +111,12 @@ class Decoder:
         """Token embeddings, and positions where they are added to them."""
         config, weights = self.config, self.weights
         x = self._workspace.rows("residual", len(batch.token_ids))
-        self.backend.embed(weights.embedding, batch.token_ids, config.embedding_scale, x)
+        if weights.project_in is None:
+            self.backend.embed(weights.embedding, batch.token_ids, config.embedding_scale, x)
+        else:
+            narrow = np.empty((len(x), config.embedding_size), dtype=np.float32)
+            self.backend.embed(weights.embedding, batch.token_ids, config.embedding_scale, narrow)
+            x[:] = linear(self.backend, weights.project_in, narrow)
         if weights.position_embedding is not None:
             rows = self._workspace.rows("branch", len(x))
             self.backend.embed(weights.position_embedding, batch.positions + config.position_offset, 1.0, rows)
@@ -134,7 +142,8 @@ class Decoder:
         attended = self._attend(x, index, layer, angles, step, cache, probe)
         if self.config.block == "parallel":
             assert isinstance(layer.mlp, MLPWeights)
-            gated = self._gated(x, index, layer.mlp_norm, layer.mlp, probe)  # of x as attention saw it
+            # Of x as attention saw it; the branches may share one norm.
+            gated = self._gated(x, index, layer.mlp_norm or layer.attention_norm, layer.mlp, probe)
             self._add(attended, attention.output, layer.post_attention_norm, x)
             self._add(gated, layer.mlp.down, layer.post_mlp_norm, x)
             return
@@ -203,24 +212,24 @@ class Decoder:
             _show(probe, f"layers.{index}.mlp.gated", gated)
         return gated
 
-    def _linear(self, x: Float32Array, norm: Norm | None, linear: Linear, name: str) -> Float32Array:
+    def _linear(self, x: Float32Array, norm: Norm | None, weights: Linear, name: str) -> Float32Array:
         """norm(x) · matrixᵀ + bias, in the workspace's array `name`."""
         out = self._workspace.rows(name, len(x))
         if norm is not None and self.config.norm == "layer":
             x, norm = self._normalise(x, norm, "normed"), None
-        self.backend.linear(x, None if norm is None else norm.weight, self.config.norm_eps, linear.matrix, out)
-        if linear.bias is not None:
-            out += linear.bias
+        self.backend.linear(x, None if norm is None else norm.weight, self.config.norm_eps, weights.matrix, out)
+        if weights.bias is not None:
+            out += weights.bias
         return out
 
-    def _add(self, branch_input: Float32Array, linear: Linear, post_norm: Norm | None, x: Float32Array) -> None:
+    def _add(self, branch_input: Float32Array, weights: Linear, post_norm: Norm | None, x: Float32Array) -> None:
         """x += branch_input · matrixᵀ + bias, through the post norm or factor that the family has."""
         if post_norm is None and self.config.residual_scale == 1.0:
-            self.backend.linear_add(branch_input, linear.matrix, x)
-            if linear.bias is not None:
-                x += linear.bias
+            self.backend.linear_add(branch_input, weights.matrix, x)
+            if weights.bias is not None:
+                x += weights.bias
             return
-        branch = self._linear(branch_input, None, linear, "branch")
+        branch = self._linear(branch_input, None, weights, "branch")
         if post_norm is None:
             x += np.float32(self.config.residual_scale) * branch
         else:

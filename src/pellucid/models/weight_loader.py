@@ -56,17 +56,19 @@ class WeightLoader:
     def load(self) -> DecoderWeights:
         """All weights. Raises `ModelFileError` for a tensor that is missing, unknown or of another shape."""
         config, names = self.config, self.names
-        embedding = self._matrix(Stored(names.embedding), config.vocab_size, config.hidden_size)
+        embedding = self._matrix(Stored(names.embedding), config.vocab_size, config.embedding_size)
         layers = tuple(self._layer(i) for i in range(config.num_layers))
         head = embedding
         if not config.tie_word_embeddings:
-            head = self._matrix(Stored(names.head), config.vocab_size, config.hidden_size)
+            head = self._matrix(Stored(names.head), config.vocab_size, config.embedding_size)
         weights = DecoderWeights(
             embedding=embedding,
             layers=layers,
-            final_norm=self._norm(names.final_norm),
+            final_norm=None if config.block == "post_norm" else self._norm(names.final_norm),
             head=head,
             position_embedding=self._positions(),
+            project_in=self._projection(names.project_in, config.hidden_size, config.embedding_size),
+            project_out=self._projection(names.project_out, config.embedding_size, config.hidden_size),
             embedding_norm=self._norm(names.embedding_norm),
         )
         self._refuse_unknown()
@@ -90,13 +92,16 @@ class WeightLoader:
         rows = self.config.context_length + self.config.position_offset
         return self._matrix(Stored(self.names.position_embedding), rows, self.config.hidden_size)
 
+    def _projection(self, name: str | None, rows: int, columns: int) -> Linear | None:
+        return None if name is None or rows == columns else self._linear((Stored(name),), (rows,), columns)
+
     def _layer(self, i: int) -> LayerWeights:
         names, config = self.names, self.config
         layer = LayerWeights(
             attention_norm=self._norm(names.attention_norm, i),
             attention=self._attention(i) if names.latent is None else self._latent(names.latent, i),
             post_attention_norm=self._norm(names.post_attention_norm, i),
-            mlp_norm=self._norm(names.mlp_norm, i),
+            mlp_norm=self._mlp_norm(i),
             mlp=self._mlp(names.gate_up, names.down, config.intermediate_size, i)
             if names.experts is None or config.is_dense(i)
             else self._experts(names.experts, i),
@@ -106,6 +111,13 @@ class WeightLoader:
             tensor.release()
         self._stacks.clear()
         return layer
+
+    def _mlp_norm(self, i: int) -> Norm | None:
+        """Parallel branches may share the one norm before them (StableLM)."""
+        name = self.names.mlp_norm
+        if name is not None and self.config.block == "parallel" and name.format(i=i) + _WEIGHT not in self.source:
+            return None
+        return self._norm(name, i)
 
     def _attention(self, i: int) -> AttentionWeights:
         names, config = self.names, self.config

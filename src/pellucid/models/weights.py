@@ -104,6 +104,8 @@ class DecoderWeights:
     final_norm: Norm | None
     head: Matrix
     position_embedding: Matrix | None = None
+    project_in: Linear | None = None
+    project_out: Linear | None = None
     embedding_norm: Norm | None = None
 
     @property

@@ -79,6 +79,10 @@ class TensorNames:
     embedding: str = "token_embd"
     position_embedding: str | None = None
     embedding_norm: str | None = None
+    project_in: str | None = None
+    """From an embedding narrower than the layers, and …"""
+    project_out: str | None = None
+    """… back to it; both only where the sizes differ."""
     final_norm: str | None = "output_norm"
     head: str = "output"
     attention_norm: str | None = "blk.{i}.attn_norm"

@@ -241,6 +241,22 @@ def sliding_layers(config: JSONConfig, num_layers: int) -> tuple[bool, ...]:
     return tuple(kind == "sliding_attention" for kind in kinds)
 
 
+def tied(config: JSONConfig, default: bool) -> bool:
+    """Whether the LM head is the embedding; the families differ in what silence means."""
+    return config.flag("tie_word_embeddings", default=default)
+
+
+def every_layer_slides(config: JSONConfig) -> dict[str, Any]:
+    """The fields of a family whose window, where there is one, is on every layer."""
+    if not config.has("sliding_window"):
+        return {}
+    layers = config.integer("num_hidden_layers", high=1024)
+    return {
+        "sliding_window": config.integer("sliding_window", high=1 << 30),
+        "sliding_layers": sliding_layers(config, layers) or (True,) * layers,
+    }
+
+
 def half_split_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[np.int32]:
     """Row order that turns interleaved pairs (2 i, 2 i + 1) into half-split pairs (i, i + rotated / 2), head by head.
 

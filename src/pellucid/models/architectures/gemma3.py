@@ -6,7 +6,7 @@ import dataclasses
 
 from pellucid.config import ModelConfig, RopeConfig
 from pellucid.models.architectures.base import HF_NAMES, Architecture, GGUFForm, HFForm, TensorNames
-from pellucid.models.architectures.common import gguf_config, hf_activation, hf_config, hf_rope, sliding_layers
+from pellucid.models.architectures.common import gguf_config, hf_activation, hf_config, hf_rope, sliding_layers, tied
 from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 SLIDING_PERIOD = 6
@@ -53,7 +53,7 @@ def _hf(config: JSONConfig) -> ModelConfig:
         embedding_scale=config.integer("hidden_size") ** 0.5,
         sliding_window=config.integer("sliding_window", default=4096, high=1 << 30),
         sliding_layers=sliding_layers(config, layers) or tuple((layer + 1) % period != 0 for layer in range(layers)),
-        tie_word_embeddings=config.flag("tie_word_embeddings", default=True),
+        tie_word_embeddings=tied(config, True),
     )
 
 

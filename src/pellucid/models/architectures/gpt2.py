@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pellucid.config import ModelConfig, RopeConfig
 from pellucid.models.architectures.base import Architecture, GGUFForm, HFForm, Stored, TensorNames, stored
-from pellucid.models.architectures.common import gguf_config, hf_activation
+from pellucid.models.architectures.common import gguf_config, hf_activation, tied
 from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 
@@ -35,7 +35,7 @@ def _hf(config: JSONConfig) -> ModelConfig:
         norm="layer",
         activation=hf_activation(config, "activation_function"),
         gated_mlp=False,
-        tie_word_embeddings=config.flag("tie_word_embeddings", default=True),
+        tie_word_embeddings=tied(config, True),
     )
 
 

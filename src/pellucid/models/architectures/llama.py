@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pellucid.config import ModelConfig
 from pellucid.models.architectures.base import Architecture, GGUFForm, HFForm, TensorNames
-from pellucid.models.architectures.common import gguf_config, hf_config
+from pellucid.models.architectures.common import gguf_config, hf_config, tied
 from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 
@@ -18,7 +18,7 @@ def _gguf(metadata: Metadata) -> ModelConfig:
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
-    return hf_config(config, tie_word_embeddings=config.flag("tie_word_embeddings", default=False))
+    return hf_config(config, tie_word_embeddings=tied(config, False))
 
 
 ARCHITECTURE = Architecture(

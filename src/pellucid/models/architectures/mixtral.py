@@ -6,21 +6,18 @@ import dataclasses
 
 from pellucid.config import ExpertsConfig, ModelConfig
 from pellucid.models.architectures.base import HF_NAMES, Architecture, ExpertNames, HFForm, Stored, stored
-from pellucid.models.architectures.common import hf_config
+from pellucid.models.architectures.common import every_layer_slides, hf_config, tied
 from pellucid.models.architectures.keys import JSONConfig
 
 _BLOCK = "layers.{i}.block_sparse_moe."
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
-    window = config.get("sliding_window")
-    layers = config.integer("num_hidden_layers", high=1024)
     return hf_config(
         config,
         rope_theta=1e6,
-        tie_word_embeddings=config.flag("tie_word_embeddings", default=False),
-        sliding_window=None if window is None else config.integer("sliding_window", high=1 << 30),
-        sliding_layers=() if window is None else (True,) * layers,
+        tie_word_embeddings=tied(config, False),
+        **every_layer_slides(config),
         experts=ExpertsConfig(
             num_experts=config.integer("num_local_experts", high=4096),
             num_chosen=config.integer("num_experts_per_tok", high=config.integer("num_local_experts", high=4096)),

@@ -3,10 +3,53 @@
 from __future__ import annotations
 
 from pellucid.errors import UnsupportedModelError, shown
-from pellucid.models.architectures import gemma3, gpt2, llama, mixtral
+from pellucid.models.architectures import (
+    bloom,
+    deepseek,
+    gemma,
+    gemma3,
+    gpt1,
+    gpt2,
+    gpt_neox,
+    gpt_oss,
+    granite,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    opt,
+    phi3,
+    qwen,
+    smollm3,
+    stablelm,
+    starcoder2,
+    xglm,
+)
 from pellucid.models.architectures.base import Architecture, GGUFForm, HFForm
 
-ARCHITECTURES: tuple[Architecture, ...] = tuple(module.ARCHITECTURE for module in (gemma3, gpt2, llama, mixtral))
+_MODULES = (
+    bloom,
+    deepseek,
+    gemma,
+    gemma3,
+    gpt1,
+    gpt2,
+    gpt_neox,
+    gpt_oss,
+    granite,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    opt,
+    phi3,
+    qwen,
+    smollm3,
+    stablelm,
+    starcoder2,
+    xglm,
+)
+ARCHITECTURES: tuple[Architecture, ...] = tuple(module.ARCHITECTURE for module in _MODULES)
 
 GGUF_FORMS: dict[str, GGUFForm] = {form.name: form for family in ARCHITECTURES for form in family.gguf}
 HF_FORMS: dict[str, HFForm] = {form.name: form for family in ARCHITECTURES for form in family.hf}

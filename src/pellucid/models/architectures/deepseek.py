@@ -1,0 +1,103 @@
+"""DeepSeek-V2 and V3 (DeepSeek-AI 2024): multi-head latent attention, many small experts chosen by groups, and a
+shared one; the first layers have a plain MLP."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from pellucid.config import ExpertsConfig, LatentConfig, ModelConfig
+from pellucid.errors import shown
+from pellucid.models.architectures.base import HF_NAMES, Architecture, ExpertNames, HFForm, LatentNames, Stored, stored
+from pellucid.models.architectures.common import hf_config, hf_rope, tied
+from pellucid.models.architectures.keys import JSONConfig
+
+_MLP, _ATTENTION = "layers.{i}.mlp.", "layers.{i}.self_attn."
+
+
+def _hf(config: JSONConfig, **routing: Any) -> ModelConfig:
+    latent = LatentConfig(
+        query_rank=config.integer("q_lora_rank", default=0, low=0),
+        rank=config.integer("kv_lora_rank"),
+        nope_dim=config.integer("qk_nope_head_dim", high=1024),
+        rope_dim=config.integer("qk_rope_head_dim", high=1024),
+        value_dim=config.integer("v_head_dim", high=1024),
+    )
+    layers = config.integer("num_hidden_layers", high=1024)
+    count = config.integer("n_routed_experts", high=4096)
+    inner = config.integer("moe_intermediate_size")
+    first = config.integer("first_k_dense_replace", default=0, low=0)
+    step = config.integer("moe_layer_freq", default=1, high=1024)
+    groups = config.integer("n_group", default=1, high=count)
+    common = hf_config(
+        config,
+        rope=hf_rope(config, latent.rope_dim, 10000.0),
+        attention_scale=(latent.nope_dim + latent.rope_dim) ** -0.5 * _score_factor(config),
+        latent=latent,
+        experts=ExpertsConfig(
+            num_experts=count,
+            num_chosen=config.integer("num_experts_per_tok", high=count),
+            intermediate_size=inner,
+            normalize=config.flag("norm_topk_prob", default=False),
+            scale=config.number("routed_scaling_factor", default=1.0),
+            num_groups=groups,
+            num_chosen_groups=config.integer("topk_group", default=1, high=groups),
+            shared_intermediate_size=inner * config.integer("n_shared_experts", default=0, low=0, high=1024),
+            dense_layers=tuple(layer < first or layer % step != 0 for layer in range(layers)),
+            **routing,
+        ),
+        tie_word_embeddings=tied(config, False),
+    )
+    # The cache holds one key [rotated part; latent] for all heads.
+    return dataclasses.replace(common, num_kv_heads=1, head_dim=latent.rope_dim + latent.rank)
+
+
+def _score_factor(config: JSONConfig) -> float:
+    """The square of yarn's factor, which DeepSeek puts on the scores by `mscale_all_dim`."""
+    scaling = config.section("rope_parameters") or config.section("rope_scaling")
+    if scaling is None or not scaling.get("mscale_all_dim"):
+        return 1.0
+    factor = scaling.number("factor")
+    if factor <= 1:
+        return 1.0
+    return (0.1 * scaling.number("mscale_all_dim") * math.log(factor) + 1.0) ** 2
+
+
+def _hf_v2(config: JSONConfig) -> ModelConfig:
+    method = config.text("topk_method", "greedy")
+    if method not in ("greedy", "group_limited_greedy"):
+        raise config.unsupported(f"topk_method is {shown(method)}, but only greedy and group_limited_greedy are known")
+    model = _hf(config)
+    assert model.experts is not None
+    if method == "greedy":
+        return dataclasses.replace(model, experts=dataclasses.replace(model.experts, num_groups=1))
+    return model
+
+
+def _hf_v3(config: JSONConfig) -> ModelConfig:
+    return _hf(config, scores="sigmoid", group_score="top2")
+
+
+_NAMES = dataclasses.replace(
+    HF_NAMES,
+    latent=LatentNames(
+        query_down=Stored(_ATTENTION + "q_a_proj"),
+        query_norm=_ATTENTION + "q_a_layernorm",
+        query_up=Stored(_ATTENTION + "q_b_proj"),
+        query=Stored(_ATTENTION + "q_proj"),
+        key_value_down=Stored(_ATTENTION + "kv_a_proj_with_mqa"),
+        key_value_norm=_ATTENTION + "kv_a_layernorm",
+        key_value_up=Stored(_ATTENTION + "kv_b_proj"),
+    ),
+    experts=ExpertNames(
+        router=Stored(_MLP + "gate"),
+        gate_up=stored(_MLP + "experts.{e}.gate_proj", _MLP + "experts.{e}.up_proj"),
+        down=Stored(_MLP + "experts.{e}.down_proj"),
+        score_bias=_MLP + "gate.e_score_correction_bias",
+        shared_gate_up=stored(_MLP + "shared_experts.gate_proj", _MLP + "shared_experts.up_proj"),
+        shared_down=Stored(_MLP + "shared_experts.down_proj"),
+    ),
+)
+
+ARCHITECTURE = Architecture(hf=(HFForm("deepseek_v2", _hf_v2, _NAMES), HFForm("deepseek_v3", _hf_v3, _NAMES)))
