@@ -258,6 +258,12 @@ class EngineArgs:
         default=True,
         metadata={"help": "Keep the KV blocks of finished requests, and do not compute again what a prompt shares."},
     )
+    kv_cache_save: str | None = field(
+        default=None,
+        metadata={
+            "help": "File in which the prefix cache outlives the process: read at the start, written at the end."
+        },
+    )
     threads: int | None = field(
         default=None, metadata={"help": "Worker threads; the cores this process may use when unset."}
     )
@@ -285,9 +291,21 @@ class EngineArgs:
                 "enable_prefix_caching",
                 f"enable_prefix_caching is {shown(self.enable_prefix_caching)}, but must be True or False",
             )
+        if self.kv_cache_save is not None:
+            self._check_kv_cache_save()
         if self.backend not in BACKENDS:
             raise InvalidParameterError(
                 "backend", f"backend is {shown(self.backend)}, but must be one of {', '.join(BACKENDS)}"
+            )
+
+    def _check_kv_cache_save(self) -> None:
+        if not isinstance(self.kv_cache_save, str) or not self.kv_cache_save or "\0" in self.kv_cache_save:
+            raise InvalidParameterError(
+                "kv_cache_save", f"kv_cache_save is {shown(self.kv_cache_save)}, but must be the name of a file"
+            )
+        if not self.enable_prefix_caching:
+            raise InvalidParameterError(
+                "kv_cache_save", "kv_cache_save needs enable_prefix_caching, which keeps the blocks that are saved"
             )
 
     def _check_whole_number(self, name: str, low: int, high: int | None) -> None:

@@ -95,6 +95,12 @@ class ModelStoreError(PellucidError):
     code = "model_store"
 
 
+class KVCacheFileError(PellucidError):
+    """A saved KV cache cannot be used: damaged, made with other settings, or the disk does not let us."""
+
+    code = "kv_cache_file"
+
+
 class ChatTemplateError(PellucidError):
     """The chat template is missing, refused the messages, or ran past its caps."""
 

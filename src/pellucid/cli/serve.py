@@ -114,6 +114,8 @@ def _serve(settings: ServerSettings, every: list[EngineArgs]) -> int:
     from pellucid.server.running import address_of, bind, run
 
     names = served_names(settings, every)
+    if len(every) > 1 and every[0].kv_cache_save is not None:
+        raise InvalidParameterError("kv_cache_save", "kv_cache_save holds one model's cache, but several are served")
     bound = bind(settings.host, settings.port)  # before the model is loaded: a port in use is said at once
     if not settings.api_key and settings.host not in LOOPBACK:
         print(f"warning: {settings.host} can be reached from outside and there is no --api-key", file=sys.stderr)
@@ -126,6 +128,8 @@ def _serve(settings: ServerSettings, every: list[EngineArgs]) -> int:
     first = pool.preload()
     line = f"Pellucid serves {', '.join(names)} on http://{address_of(bound)}/v1 · {room(first)}"
     run(pool, settings, bound, version=version(), tracing=tracing, on_ready=lambda: print(line, flush=True))
+    if first.closing_note is not None:
+        print(f"warning: {first.closing_note}", file=sys.stderr)
     return 0
 
 
@@ -157,7 +161,10 @@ def model_pool(settings: ServerSettings, names: list[str], every: list[EngineArg
     def model(name: str, args: EngineArgs) -> Model:
         def load() -> AsyncLLM:
             engine = LLMEngine.from_args(args, progress=console.progress())
-            return AsyncLLM(engine, max_queue=settings.max_queue, turns=turns)
+            llm = AsyncLLM(engine, max_queue=settings.max_queue, turns=turns)
+            if llm.opening_note is not None:
+                print(f"warning: {llm.opening_note}", file=sys.stderr)
+            return llm
 
         return Model(name, load, lambda: needed_bytes(args, console.progress()))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pellucid.engine.llm_engine import EngineStats, LLMEngine
 from pellucid.engine.turns import Turns
 from pellucid.engine.validation import check_text_length
-from pellucid.errors import EngineDeadError, InvalidParameterError, QueueFullError, ShuttingDownError
+from pellucid.errors import EngineDeadError, InvalidParameterError, KVCacheFileError, QueueFullError, ShuttingDownError
 from pellucid.outputs import RequestMetrics, RequestOutput
 from pellucid.sampling_params import SamplingParams
 
@@ -165,6 +165,10 @@ class AsyncLLM:
         """By request id; weak, so that a stream that is dropped aborts its requests."""
         self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[DeltaStream, RequestOutput | BaseException | None]]]
         self._outbox = {}
+        self.opening_note = None if engine.saved_cache is None else engine.saved_cache.note
+        """Why a saved KV cache was not used."""
+        self.closing_note: str | None = None
+        """Why the KV cache could not be saved."""
         self._is_draining = self._must_stop = False
         self._failure: EngineDeadError | None = None
         self._thread = threading.Thread(target=self._run, name="pellucid-engine", daemon=True)
@@ -272,7 +276,10 @@ class AsyncLLM:
                 self._condition.notify()
 
     async def close(self, drain_seconds: float = 0.0) -> None:
-        """Take no new requests, give those that run `drain_seconds` to finish, abort the rest, end the thread."""
+        """Take no new requests, give those that run `drain_seconds` to finish, abort the rest, end the thread.
+
+        The prefix cache is saved where `kv_cache_save` is set; `closing_note` says why where it could not be.
+        """
         self._is_draining = True
         deadline = time.monotonic() + drain_seconds
         while self.num_unfinished and self.is_alive and time.monotonic() < deadline:
@@ -335,9 +342,16 @@ class AsyncLLM:
                         self._put(output)
                 self._flush()
                 if must_stop:
+                    self._save_kv_cache()
                     return
         except BaseException as error:
             self._die(error)
+
+    def _save_kv_cache(self) -> None:
+        try:
+            self._engine.save_kv_cache()
+        except KVCacheFileError as error:
+            self.closing_note = str(error)
 
     def _carry_out(self, command: _Add | _Abort, must_stop: bool) -> None:
         if isinstance(command, _Abort):

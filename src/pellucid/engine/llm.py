@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -74,6 +75,8 @@ class LLM:
 
     def _attach(self, engine: LLMEngine) -> None:
         self._engine: LLMEngine | None = engine
+        if engine.saved_cache is not None and engine.saved_cache.note is not None:
+            warnings.warn(engine.saved_cache.note, RuntimeWarning, stacklevel=4)
         self.tokenizer: Any = engine.tokenizer
         self.config: ModelConfig = engine.config
         self.args: EngineArgs = engine.args
@@ -197,9 +200,22 @@ class LLM:
                 self._abort(request_id)
 
     def close(self) -> None:
-        """Abort what runs and let go of the model and the KV cache."""
+        """Abort what runs, save the prefix cache where `kv_cache_save` is set, let go of the model and the KV cache.
+
+        Raises `KVCacheFileError` where it cannot be saved; the LLM is closed then too.
+        """
         self._abort_all(self._inboxes)
-        self._engine = None
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.save_kv_cache()
+
+    def save_kv_cache(self) -> int | None:
+        """Write the prefix cache to the file of `kv_cache_save` now; gives back the number of blocks.
+
+        None without such a file. Raises `KVCacheFileError` where it cannot be written.
+        """
+        with self._alone() as engine:
+            return engine.save_kv_cache()
 
     def __reduce__(self) -> NoReturn:
         raise PellucidError("an LLM cannot be copied or pickled: make one in each process that needs it")

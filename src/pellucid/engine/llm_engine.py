@@ -34,6 +34,8 @@ from pellucid.sampling_params import MAX_SEED, SamplingParams
 if TYPE_CHECKING:
     from typing import Self
 
+    from pellucid.engine.saved_cache import SavedCache
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
@@ -115,6 +117,13 @@ class LLMEngine:
         self._num_steps = 0
         self._num_tokens_computed = 0
         self._num_output_tokens = 0
+        self.saved_cache: SavedCache | None = None
+        """The file in which the prefix cache outlives the process."""
+        if args.kv_cache_save is not None:
+            from pellucid.engine.saved_cache import SavedCache
+
+            self.saved_cache = SavedCache(self, args.kv_cache_save)
+            self.saved_cache.load()
 
     @classmethod
     def from_args(cls, args: EngineArgs | None = None, *, progress: Any = None) -> Self:
@@ -172,6 +181,13 @@ class LLMEngine:
         self._states[request_id] = RequestState(text, answers, arrival_time, self.tokenizer)
         for request in requests:
             self.scheduler.add(request)
+
+    def save_kv_cache(self) -> int | None:
+        """Write the prefix cache to the file of `kv_cache_save`; gives back the number of blocks, None without a file.
+
+        Raises `KVCacheFileError` where it cannot be written. Takes as long as the disk does; no step may run.
+        """
+        return None if self.saved_cache is None else self.saved_cache.save()
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has anything to do."""

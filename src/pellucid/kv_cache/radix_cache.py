@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from pellucid.kv_cache.block_pool import BlockPool
 
@@ -22,6 +23,15 @@ CacheKey = tuple[str, ...]
 """What a prefix must have in common besides its ids: salt, KV type, precision."""
 _Children = dict[tuple[int, ...], int]
 """The ids of the next block -> that block."""
+
+
+class CachedBlock(NamedTuple):
+    """A block and its place in the tree."""
+
+    block: int
+    key: CacheKey
+    parent: int | None
+    token_ids: tuple[int, ...]
 
 
 class _Node:
@@ -158,6 +168,12 @@ class RadixCache:
             blocks.extend(self._nodes[block].children.values())
         for block in reversed(blocks):
             self._remove(block)
+
+    def nodes(self) -> list[CachedBlock]:
+        """All cached blocks, the most recently used first, every parent before its children."""
+        found = [(-node.last_used, block, node) for block in self._walk() if (node := self._nodes[block])]
+        found.sort(key=lambda entry: entry[0])  # a parent is used whenever a child is, and stands before it
+        return [CachedBlock(block, node.key, node.parent, node.token_ids) for _, block, node in found]
 
     def check_integrity(self) -> None:
         """Raise AssertionError when tree, reference counts and the list of leaves do not belong together."""

@@ -90,6 +90,10 @@ class KVCacheStorage:
         per_block = 2 * self.num_kv_heads * self.head_dim * self.block_size * KV_DTYPE_BYTES[self.dtype]
         return self.num_layers * self.num_blocks * per_block
 
+    def block_bytes(self, block: int) -> memoryview:
+        """Keys and values of all layers of one block, as bytes that may be read and written."""
+        return memoryview(self._arena[block].reshape(-1).view(np.uint8))
+
     def clear(self, blocks: Sequence[int]) -> None:
         """Zero the given blocks in every layer, so that no NaN of a failed request outlives it."""
         if blocks:

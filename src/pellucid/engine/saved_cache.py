@@ -1,0 +1,104 @@
+"""What must be the same for a saved KV cache to be used again, and when it is read and written.
+
+Law 1 says that the same weights, arithmetic and settings give the same bits. Names and settings are compared one by
+one, so that a refusal can say what differs. What no setting tells (another build's kernels, another instruction set,
+weights changed in place) shows in keys and values themselves: a fixed text is run, and its bits are compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pellucid.errors import KVCacheFileError
+from pellucid.forward_batch import ForwardBatch
+from pellucid.kv_cache.saved import load_cache, save_cache
+from pellucid.kv_cache.storage import KVCacheStorage
+
+if TYPE_CHECKING:
+    from pellucid.engine.llm_engine import LLMEngine
+
+_PROBE_TOKENS = 48
+_PIECE = 1 << 20
+
+
+class SavedCache:
+    """The file of one engine."""
+
+    def __init__(self, engine: LLMEngine, path: str) -> None:
+        self._engine = engine
+        self._path = Path(path)
+        self._settings: dict[str, str] | None = None
+        self.note: str | None = None
+        """Why the file was not used; None when it was, or when there was none."""
+
+    def load(self) -> int:
+        """Take what the file has; gives back the number of blocks. A file that cannot be used leaves a `note`."""
+        if not self._path.exists():
+            return 0
+        engine = self._engine
+        try:
+            return load_cache(self._path, engine.kv, engine.storage, self._known_settings(), engine.config.vocab_size)
+        except KVCacheFileError as error:
+            self.note = str(error)
+            return 0
+
+    def save(self) -> int:
+        """Write what is cached now; gives back the number of blocks. Raises `KVCacheFileError`."""
+        return save_cache(self._path, self._engine.kv, self._engine.storage, self._known_settings())
+
+    def _known_settings(self) -> dict[str, str]:
+        if self._settings is None:
+            engine = self._engine
+            self._settings = {
+                "model": engine.args.model,
+                "weights file": _weights_digest(engine.args.model),
+                "shape of the model": hashlib.sha256(repr(engine.config).encode()).hexdigest(),
+                "--kv-cache-dtype": engine.args.kv_cache_dtype,
+                "--max-model-len": str(engine.max_model_len),
+                "--backend": engine.args.backend,
+                "arithmetic (instruction set, kernels or weights)": _arithmetic_digest(engine),
+            }
+        return self._settings
+
+
+def _weights_digest(name: str) -> str:
+    """sha256 of the model's file, or of the names and contents of its folder's files; empty where there is none."""
+    from pellucid.errors import PellucidError
+    from pellucid.model_store.store import resolve
+
+    try:
+        path = resolve(name, download=False)
+    except PellucidError:  # a model made in memory: its arithmetic tells
+        return ""
+    digest = hashlib.sha256()
+    for part in [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file()):
+        digest.update(f"{part.name}\n".encode())
+        with part.open("rb") as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+def _arithmetic_digest(engine: LLMEngine) -> str:
+    """A hash of the keys and values of a fixed text, ids from all over the vocabulary, in a cache of its own."""
+    own, count = engine.storage, min(_PROBE_TOKENS, engine.max_model_len)
+    num_blocks = -(-count // own.block_size)
+    scratch = KVCacheStorage(own.num_layers, num_blocks, own.num_kv_heads, own.head_dim, own.block_size, own.dtype)
+    ids = np.linspace(0, engine.config.vocab_size - 1, count).astype(np.int32)
+    batch = ForwardBatch(
+        token_ids=ids,
+        positions=np.arange(count, dtype=np.int32),
+        slot_mapping=np.arange(count, dtype=np.int64),
+        query_start_loc=np.array([0, count], dtype=np.int32),
+        seq_lens=np.array([count], dtype=np.int32),
+        block_table=np.arange(num_blocks, dtype=np.int32)[None, :],
+    )
+    engine.model.forward(batch, scratch)
+    digest = hashlib.sha256()
+    for block in range(num_blocks):
+        digest.update(scratch.block_bytes(block))
+    return digest.hexdigest()
