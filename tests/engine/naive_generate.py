@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mock_model import SPECIAL, ByteTokenizer, history_hash, logits_of_hash
+from naive_constraint import NaiveConstraint
 
 from pellucid.sampling.logprobs import raw_logprobs
 from pellucid.sampling.sampler import Sampler
@@ -31,6 +32,7 @@ def naive_generate(
     ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else tokenizer.eos_ids)
     output: list[int] = []
     state = SamplingState(params, seed, sample_index, prompt, output, ends)
+    constraint = state.constraint = params.structured_outputs and NaiveConstraint(params.structured_outputs)
     sampler = Sampler(tokenizer.vocab_size)
     limit = params.max_tokens or max_model_len - len(prompt)
     logprobs = []
@@ -45,10 +47,15 @@ def naive_generate(
             shown = output if params.include_stop_str_in_output and not is_eos else output[:-1]
             text = tokenizer.decode(shown, skip_special_tokens=params.skip_special_tokens)
             return Expected(output, text, "stop", None if is_eos else sampled.token_id, logprobs)
+        if constraint is not None:
+            constraint.advance(sampled.token_id)
         if can_stop:
             found = naive_stop(output, params, tokenizer)
             if found is not None:
                 return Expected(output, found[0], "stop", found[1], logprobs)
+        if constraint is not None and constraint.is_complete:
+            text = tokenizer.decode(output, skip_special_tokens=params.skip_special_tokens)
+            return Expected(output, text, "stop", None, logprobs)
         if len(output) == limit:
             text = tokenizer.decode(output, skip_special_tokens=params.skip_special_tokens)
             return Expected(output, text, "length", None, logprobs)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mock_model import EOS, IM_END, LETTERS, ByteTokenizer, make_engine
+from naive_constraint import SHAPES
 from naive_generate import naive_generate, naive_prompt_logprobs
 
 from pellucid.engine.output_processor import add_delta
@@ -36,6 +37,8 @@ def random_params(rng: random.Random, room: int) -> SamplingParams:
     }
     if rng.random() < 0.4:  # a long answer, so that blocks run out
         fields.update(max_tokens=None, stop=(), stop_token_ids=(), ignore_eos=True)
+    if rng.random() < 0.3:
+        fields.update(structured_outputs=rng.choice(SHAPES), ignore_eos=False, stop_token_ids=())
     if fields["max_tokens"]:
         fields["min_tokens"] = rng.choice((0, 0, rng.randint(0, fields["max_tokens"])))
     return SamplingParams(**fields)
