@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,13 @@ def test_flags_become_structured_outputs(verbs: Any, tmp_path: Path) -> None:
         result = verbs("generate", "Once", "--json", "--max-tokens", "1", *arguments)
         assert result.code == 0, result
         assert json.loads(result.out)["sampling_params"]["structured_outputs"][field] == value
-    assert verbs("chat", "--choice", "a", stdin="hello\n").code == 0
+
+
+def test_a_chat_keeps_to_the_shape(verbs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello\nagain\n")))
+    result = verbs("chat", "--choice", "yes", "--quiet")
+    assert result.code == 0, result
+    assert result.out.split() == ["yes", "yes"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from naive_generate import naive_generate, naive_prompt_logprobs
 
 from pellucid.engine.output_processor import add_delta
 from pellucid.outputs import RequestOutput
+from pellucid.sampling.constraints.mask_worker import MaskWorker
 from pellucid.sampling_params import SamplingParams
 
 STOPS = ("ab", "cde", "f", "gg", "<|im_end|>", "<tool>", "a<tool>", "abc")
@@ -58,6 +59,7 @@ class Run:
             max_num_batched_tokens=rng.choice((1, 3, 7, 16, 33, 64)),
             enable_prefix_caching=rng.random() < 0.8,
         )
+        self.engine.runner._masks = MaskWorker(overlaps=rng.random() < 0.5)
         self.salts: dict[str, str] = {}
         self.num_tokens_found = 0
         self.asked: dict[str, tuple[list[int], SamplingParams]] = {}

@@ -17,6 +17,7 @@ from mock_model import EOS, make_engine
 from pellucid.engine.llm import LLM
 from pellucid.errors import InvalidParameterError
 from pellucid.sampling.constraints import compiler
+from pellucid.sampling.constraints.mask_worker import MaskWorker
 from pellucid.sampling.recorder import StageRecorder
 from pellucid.sampling.sampler import Sampler
 from pellucid.sampling.state import SamplingState
@@ -174,15 +175,18 @@ def test_the_recorder_shows_what_the_structure_left() -> None:
     assert {standing.token_id for standing in masked.top} == set(b"yn")
 
 
-def test_masks_are_filled_while_the_model_computes() -> None:
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_masks_are_filled_beside_the_model_where_a_core_is_free(overlaps: bool) -> None:
     """In a thread of their own, which a step without constrained answers does not need."""
     engine = make_engine()
+    engine.runner._masks = MaskWorker(overlaps=overlaps)
+    model: Any = engine.model
     names: list[str] = []
-    engine.model.on_forward = lambda batch: names.extend(thread.name for thread in threading.enumerate())  # type: ignore[attr-defined]
+    model.on_forward = lambda batch: names.extend(thread.name for thread in threading.enumerate())
     one(engine, "abc", max_tokens=2)
     assert not any(name.startswith("pellucid-masks") for name in names)
-    one(engine, "abc", structured_outputs=shaped(choice=("xy",)))
-    assert any(name.startswith("pellucid-masks") for name in names)
+    assert one(engine, "abc", structured_outputs=shaped(choice=("xyz",))).text == "xyz"
+    assert any(name.startswith("pellucid-masks") for name in names) == overlaps
 
 
 # The real model

@@ -60,7 +60,7 @@ def test_openai_clients_parse_on_the_real_model(real_server: RunningServer) -> N
 
 
 def test_the_stream_has_the_same_text(client: openai.OpenAI) -> None:
-    options: dict[str, Any] = {"model": "mock", "messages": HELLO, "seed": 5, "max_tokens": 300}
+    options: dict[str, Any] = {"model": "mock", "messages": HELLO, "seed": 5, "max_tokens": 600}
     shape = schema_format(Thing.model_json_schema(), strict=True)
     whole = client.chat.completions.create(**options, response_format=shape).choices[0]  # type: ignore[call-overload]
     chunks = list(client.chat.completions.create(**options, response_format=shape, stream=True))  # type: ignore[call-overload]

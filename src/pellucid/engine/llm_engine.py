@@ -107,6 +107,7 @@ class LLMEngine:
             max_num_seqs=args.max_num_seqs,
             max_num_batched_tokens=args.max_num_batched_tokens,
             backend=args.backend,
+            threads=args.threads,
         )
         self.grammars = GrammarCompiler(tokenizer, config.vocab_size)
         """For structured_outputs; its `compile` may be called from any thread."""

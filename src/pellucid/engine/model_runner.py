@@ -15,7 +15,7 @@ from pellucid.config import ModelConfig
 from pellucid.engine.scheduler import ScheduledRequest, SchedulerOutput
 from pellucid.errors import NonFiniteError, PellucidError
 from pellucid.forward_batch import Float32Array, ForwardBatch, ForwardOutput, Int32Array
-from pellucid.kernels.dispatch import make_sampling_kernels
+from pellucid.kernels.dispatch import make_sampling_kernels, usable_cores
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.request import Request
 from pellucid.sampling.constraints.mask_worker import MaskWorker
@@ -81,14 +81,16 @@ class ModelRunner:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         backend: str = "native",
+        threads: int | None = None,
     ) -> None:
+        """threads: of the model's kernels; all cores when None."""
         self.model = model
         self.storage = storage
         self.probe: Probe | None = None
         """When set, every forward pass is shown to it."""
         self.sampler = Sampler(model.config.vocab_size, make_sampling_kernels(backend))
         self.max_logits_rows = min(MAX_LOGITS_ROWS, max(1, MAX_LOGITS_BYTES // (4 * model.config.vocab_size)))
-        self._masks = MaskWorker()
+        self._masks = MaskWorker(overlaps=threads is not None and threads < usable_cores())
         self._block_size = storage.block_size
         self._rows: dict[int, _Row] = {}
         self._free_indices = list(range(max_num_seqs - 1, -1, -1))
