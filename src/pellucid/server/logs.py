@@ -13,8 +13,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-LOGGERS = ("pellucid", "uvicorn", "asyncio", "opentelemetry")
-"""Whose words become lines of this log while a server runs."""
+LOGGERS = {
+    "pellucid": logging.DEBUG,
+    "uvicorn": logging.WARNING,
+    "asyncio": logging.ERROR,
+    "opentelemetry": logging.WARNING,
+}
+"""Whose words become lines of this log while a server runs, and from which level on: asyncio warns of every client that
+leaves between two writes."""
 
 
 class Log:
@@ -54,7 +60,7 @@ class Log:
         before = [(logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
         for logger in loggers:
             logger.handlers, logger.propagate = [handler], False
-            logger.setLevel(max(self._level, logging.WARNING if logger.name == "uvicorn" else self._level))
+            logger.setLevel(max(self._level, LOGGERS[logger.name]))
         try:
             yield
         finally:
