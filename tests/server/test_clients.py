@@ -18,6 +18,9 @@ import openai
 import pytest
 from http_server import RunningServer, mock_engine, wait_for
 
+from pellucid.server import gate
+from pellucid.server.running import bind
+
 LONG = {"prompt": "abc", "max_tokens": 4000, "ignore_eos": True}
 
 
@@ -113,6 +116,39 @@ def test_a_slow_reader_that_leaves_frees_its_blocks(slow_server: RunningServer) 
     time.sleep(0.3)
     slow.close()
     assert wait_for(lambda: is_idle(slow_server)) < 1.0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_never_reads_is_given_up(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer is larger than all buffers between; it must hold neither blocks nor its model for ever."""
+    monkeypatch.setattr(gate, "WRITE_SECONDS", 0.3)
+    with RunningServer(mock_engine(step_seconds=0.001)) as server:
+        body = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 600, "ignore_eos": True}
+        stalled = connect(
+            server, {**body, "stream": stream, "logprobs": True, "top_logprobs": 200}, "/v1/chat/completions"
+        )
+        for i in range(3):
+            assert server.client().completions.create(model="mock", prompt=f"{i}", max_tokens=5).choices
+        model = server.models.models[0]
+        wait_for(lambda: is_idle(server) and not model.num_users, 30)
+        if stream:  # a whole answer is in the hands of the system at once
+            assert 'pellucid_request_failures_total{reason="client_gone"} 1.0' in server.get("/metrics").text
+        stalled.settimeout(20)
+        while part := stalled.recv(1 << 20):  # what was on its way, then the end of the connection or of the answer
+            if part.endswith((b"}", b"0\r\n\r\n")):
+                break
+        stalled.close()
+
+
+def test_connections_notice_machines_that_vanish() -> None:
+    with socket.socket() as client, bind("127.0.0.1", 0) as listening:
+        listening.listen()
+        client.connect(listening.getsockname())
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert 0 < accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
+            assert 0 < accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 60_000
 
 
 def test_a_half_open_socket_disturbs_nobody(server: RunningServer) -> None:

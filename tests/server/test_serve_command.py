@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 from http_server import wait_for
+from tiny_model import write_tiny_model
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 SMALL = ("--max-model-len", "512", "--port", "0")
@@ -92,6 +95,31 @@ def test_a_second_signal_does_not_wait(smollm2_path: Path) -> None:
         assert json.loads(rest[-2].removeprefix("data: "))["error"]["code"] == "shutting_down"
         process.communicate(timeout=30)
         assert process.returncode == 0
+
+
+def test_the_deadline_ends_what_runs_waits_and_stalls(tmp_path: Path) -> None:
+    """Streams, one that waits in the queue, a reader that does not read, half a body, and silent connections."""
+    model = write_tiny_model(tmp_path / "tiny.gguf")
+    flags = ("--shutdown-timeout", "0.3", "--max-num-seqs", "2", "--no-access-log")
+    with serving(str(model), *flags) as (process, _, url):
+        body = {"prompt": "a", "max_tokens": 400, "ignore_eos": True, "stream": True, "logprobs": 100}
+        port = int(url.rpartition(":")[2])
+        data = json.dumps(body).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(6)]
+            for one in sockets[:4]:
+                one.sendall(head + str(len(data)).encode() + b"\r\n\r\n" + data)
+            sockets[4].sendall(head + b"99\r\n\r\n{")
+            sockets[0].recv(10)  # the others read nothing
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
+            for _ in range(20):  # an impatient person
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.01)
+            _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "traceback" not in err.lower()
 
 
 def test_a_port_in_use_is_one_sentence_before_anything_is_loaded() -> None:

@@ -93,7 +93,7 @@ class Server:
 
     def __init__(self, path: Path) -> None:
         arguments = ("--port", "0", "--no-access-log", "--max-num-seqs", "16", "--max-num-batched-tokens", "64")
-        # room for two of the longest requests, so that sequences are preempted
+        # room for two of the longest requests, so that others wait, and cached blocks are given up
         memory = ("--kv-cache-memory-bytes", str(2 * 1024 * 2 * 2 * 2 * 16 * 2))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pellucid", "serve", str(path), *arguments, *memory],
@@ -204,6 +204,7 @@ def soak(path: Path, num_requests: int, num_questions: int, max_growth: int) -> 
         assert server.metric("pellucid_num_requests_waiting") == 0
         assert server.metric("pellucid_kv_blocks_used") == 0
         assert server.metric("pellucid_prefix_cache_hits_total") > 0
+        assert server.metric("pellucid_prefix_cache_evicted_blocks_total") > 0
         assert server.metric("pellucid_request_failures_total") >= run.outcomes["bad"]
         wait_for(lambda: server.num_open_files() <= files)
         assert server.num_threads() <= threads + 6  # asyncio's own pool grows up to that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -15,9 +16,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pellucid.engine.async_llm import DeltaStream
+from pellucid.errors import ShuttingDownError
 from pellucid.outputs import RequestMetrics
 from pellucid.sampling_params import SamplingParams
-from pellucid.server.api_errors import ApiError
+from pellucid.server.api_errors import ApiError, api_error
 from pellucid.server.logs import Log
 from pellucid.server.metrics import Metrics
 from pellucid.server.models import ON_END, end
@@ -33,7 +35,13 @@ FOLLOWED = "pellucid.followed"
 """Key under which a route leaves what the engine does for the request; see `follow`."""
 KEY = "pellucid.key"
 """Key under which the gate leaves which API key was used, where there are several."""
+WRITE_SECONDS = 60.0
+"""A client that takes nothing of its answer for so long is given up, so that it holds neither memory nor a model."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class ClientStalledError(OSError):
+    """The client has not read for WRITE_SECONDS; to whoever writes it is as good as gone."""
 
 
 @dataclass(slots=True)
@@ -96,7 +104,12 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
-            await send(message)
+            try:
+                async with asyncio.timeout(WRITE_SECONDS):
+                    await send(message)
+            except TimeoutError:
+                notes["client_gone"] = True
+                raise ClientStalledError(f"the client has read nothing for {WRITE_SECONDS:g} s") from None
 
         try:
             if scope["path"] not in OPEN_PATHS and not self._may_enter(scope, headers):
@@ -106,6 +119,13 @@ class Gate:
                 await response(scope, receive, send_with_id)
             else:
                 await self.app(scope, receive, send_with_id)
+        except ClientStalledError:
+            pass  # nobody to tell; the server closes the connection of an answer that was not finished
+        except asyncio.CancelledError:  # the server is closing, and this one did not end in time
+            notes["error"] = ShuttingDownError.code
+            if not status:
+                refusal = api_error(ShuttingDownError())
+                await JsonResponse(refusal.body, refusal.status)(scope, receive, send_with_id)
         finally:
             end(scope)
             self._note_end(scope, request_id, status, span)
