@@ -4,6 +4,7 @@ settings.py     what an operator may choose; the flags of `pellucid serve` are m
 fields.py       every field a request may have: those of SamplingParams, OpenAI's, and what each unserved one may be
 parsing.py      a JSON body → what is asked for; the field at fault is named (checks.py, messages.py, tools.py)
 chat_format.py  what a model's chat template can do, and how its answers are read (tool_prompt.py)
+answer_grammar.py  what an answer must be where calls or a shape are asked for, with reasoning before them
 output/         generated text → content, reasoning and tool calls
 response_format.py  the shape an answer must have, from response_format or structured_outputs
 routes.py       the endpoints

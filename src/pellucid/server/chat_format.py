@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from pellucid.server.answer_grammar import answer_grammar
 from pellucid.server.output.choice import ChoiceParser
 from pellucid.server.output.families import ToolFamily, tool_family
 from pellucid.server.output.reasoning import ReasoningMarks, ReasoningParser, reasoning_marks
 from pellucid.server.tools import ToolUse
+from pellucid.structured_outputs import StructuredOutputsParams
 from pellucid.tokenizer.chat_template import template_variables
 from pellucid.tokenizer.detokenizer import IncrementalDetokenizer
 
@@ -45,6 +47,18 @@ class ChatFormat:
         reasoning = None if self.reasoning is None else ReasoningParser(self.reasoning, prompt, going_on)
         calls = None if use is None or self.tools is None else self.tools.parser(use.schemas)
         return ChoiceParser(reasoning, calls, parallel=use is None or use.parallel)
+
+    def shape(
+        self,
+        use: ToolUse | None,
+        shape: StructuredOutputsParams | None,
+        prompt: str,
+        going_on: str,
+        controls: Mapping[str, int],
+    ) -> StructuredOutputsParams | None:
+        """What an answer must be (answer_grammar.py). prompt, going_on: as in `parser`."""
+        is_open = self.reasoning is not None and ReasoningParser(self.reasoning, prompt, going_on).is_open
+        return answer_grammar(controls, self.reasoning, is_open, self.tools, use, shape)
 
     def num_reasoning_tokens(
         self, token_ids: Sequence[int], prompt: str, going_on: str, tokenizer: Any, *, skip_special_tokens: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pellucid.errors import PellucidError
@@ -73,6 +73,23 @@ class ChatRequest(ApiRequest):
         return self.format.num_reasoning_tokens(
             token_ids, prompt, self._going_on, tokenizer, skip_special_tokens=self.params.skip_special_tokens
         )
+
+    def shaped(self, prompt: str, controls: Mapping[str, int], names: Mapping[str, str]) -> SamplingParams:
+        """The parameters with what the answer must be: calls, a shape, reasoning before them. Raises `ApiError`.
+
+        prompt: as rendered. controls: ids of control tokens. names: what the body calls `structured_outputs`.
+        """
+        if self.format is None:
+            return self.params
+        try:
+            shape = self.format.shape(self.tool_use, self.params.structured_outputs, prompt, self._going_on, controls)
+            return (
+                self.params
+                if shape == self.params.structured_outputs
+                else replace(self.params, structured_outputs=shape)
+            )
+        except PellucidError as error:
+            raise api_error(error, names) from None
 
     @property
     def reads_answers(self) -> bool:
@@ -149,11 +166,6 @@ def chat_prompt(
             "the model's way to write tool calls is not known: the server can be told with --tool-call-parser",
             "unsupported_parameter",
         )
-    if tool_use is not None and tool_use.required is not None:
-        raise refused("tool_choice", "tool_choice may only be none or auto", "unsupported_parameter")
-    for index, tool in enumerate(tools):
-        if tool["function"].get("strict"):
-            raise refused(f"tools[{index}].strict", "strict may only be false", "unsupported_parameter")
     if not format.knows_tools:
         return messages_with_tools(messages, tools), options
     return messages, {**options, "tools": tools} if tools else options

@@ -8,8 +8,6 @@ from typing import Any
 
 from pellucid.errors import InvalidParameterError
 from pellucid.server.checks import boolean, refused, shown
-from pellucid.server.output.reasoning import ReasoningMarks
-from pellucid.server.tools import ToolUse
 from pellucid.structured_outputs import NAME, StructuredOutputsParams
 
 _FIELD = "response_format"
@@ -34,18 +32,6 @@ def parse_structured_outputs(body: Mapping[str, Any]) -> StructuredOutputsParams
 def names(body: Mapping[str, Any]) -> dict[str, str]:
     """What this body calls `structured_outputs`, for refusals that come later."""
     return {NAME: _FIELD} if body.get(_FIELD) is not None and body.get(NAME) is None else {}
-
-
-def check_room(field: str, tool_use: ToolUse | None, marks: ReasoningMarks | None, prompt: str) -> None:
-    """Refuse a shape that leaves no room for what else the answer must have. Raises `ApiError`.
-
-    field: what the body calls the shape; prompt: as rendered.
-    """
-    if tool_use is not None:
-        raise refused(field, f"{field} leaves no room for tool calls: set tool_choice to none", "unsupported_parameter")
-    if marks is not None and (marks.is_assumed or prompt.rstrip().endswith(marks.open)):
-        message = f"{field} leaves no room for the reasoning that the prompt opens"
-        raise refused(field, message, "unsupported_parameter")
 
 
 def _from_response_format(value: Any) -> StructuredOutputsParams | None:

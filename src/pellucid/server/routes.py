@@ -35,7 +35,7 @@ from pellucid.server.parsing import (
     parse_completion,
     template_options,
 )
-from pellucid.server.response_format import check_room, names
+from pellucid.server.response_format import names
 from pellucid.server.responses.answers import ResponseAnswers
 from pellucid.server.responses.fields import RESPONSES
 from pellucid.server.responses.request import parse_response, shape_name
@@ -130,11 +130,11 @@ class Routes:
         parsed = parse_chat(body, self._format(used.llm))
         self._note(request, parsed, {"messages": parsed.messages})
         prompt = await _encode(used.llm, parsed.messages, **parsed.template_options)
-        _check_room(parsed, names(body), prompt)
         renamed = {**CHAT.renamed, **names(body)}
+        params = _shaped(used.llm, parsed, prompt, renamed)
         if body.get("max_completion_tokens") is not None:
             renamed["max_tokens"] = "max_completion_tokens"
-        return await self._answer(request, used, parsed, [prompt], [parsed.params], ChatAnswers, "chatcmpl-", renamed)
+        return await self._answer(request, used, parsed, [prompt], [params], ChatAnswers, "chatcmpl-", renamed)
 
     async def responses(self, request: Request) -> Response:
         body = await read_object(request, self.settings.max_body_bytes)
@@ -143,8 +143,8 @@ class Routes:
         self._note(request, parsed, {"messages": parsed.messages})
         prompt = await _encode(used.llm, parsed.messages, RESPONSES.renamed, **parsed.template_options)
         renamed = {**RESPONSES.renamed, **shape_name(body)}
-        _check_room(parsed, renamed, prompt)
-        return await self._answer(request, used, parsed, [prompt], [parsed.params], ResponseAnswers, "resp_", renamed)
+        params = _shaped(used.llm, parsed, prompt, renamed)
+        return await self._answer(request, used, parsed, [prompt], [params], ResponseAnswers, "resp_", renamed)
 
     async def tokenize(self, request: Request) -> Response:
         body = await read_object(request, self.settings.max_body_bytes)
@@ -256,10 +256,12 @@ class Routes:
             notes |= prompt
 
 
-def _check_room(parsed: ChatRequest, names: Mapping[str, str], prompt: EncodedPrompt) -> None:
-    if parsed.params.structured_outputs is not None:
-        marks = None if parsed.format is None else parsed.format.reasoning
-        check_room(names.get(NAME, NAME), parsed.tool_use, marks, prompt.text or "")
+def _shaped(llm: AsyncLLM, parsed: ChatRequest, prompt: EncodedPrompt, renamed: dict[str, str]) -> SamplingParams:
+    """The parameters with what the answer must be; `renamed` learns what the body calls it."""
+    params = parsed.shaped(prompt.text or "", llm.tokenizer.special_tokens, renamed)
+    if parsed.tool_use is not None and params is not parsed.params:
+        renamed[NAME] = "tools"
+    return params
 
 
 async def _encode(llm: AsyncLLM, prompt: Any, names: Mapping[str, str] | None = None, **options: Any) -> EncodedPrompt:

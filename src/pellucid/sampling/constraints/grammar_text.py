@@ -19,17 +19,22 @@ _UNSERVED_ATTRIBUTE = re.compile(r"(?<![\w\"])(temperature|stop|stop_capture)[ \
 
 def grammar_text(params: StructuredOutputsParams) -> str:
     """The grammar. Raises `InvalidParameterError` for what would not be enforced; compiling it shows the rest."""
+    if params.grammar is not None:
+        return _checked_lark(params.grammar) + _OPTIONS
+    return f"start: {expression(params)}{_OPTIONS}"
+
+
+def expression(params: StructuredOutputsParams) -> str:
+    """Any shape but a grammar as part of a rule. Raises as `grammar_text`."""
     if params.json is not None:
-        return _json(str(params.json), params)
+        return json_expression(str(params.json), params)
     if params.json_object:
-        return _json('{"type":"object"}', params)
+        return json_expression('{"type":"object"}', params)
     if params.regex is not None:
         from llguidance import regex_to_lark
 
-        return f"start: /{regex_to_lark(params.regex, 'd')}/{_OPTIONS}"
-    if params.choice is not None:
-        return f"start: {' | '.join(map(_literal, params.choice))}{_OPTIONS}"
-    return _checked_lark(params.grammar or "") + _OPTIONS
+        return f"/{regex_to_lark(params.regex, 'd')}/"
+    return " | ".join(map(literal, params.choice or ()))
 
 
 def names_tokens(params: StructuredOutputsParams) -> bool:
@@ -37,18 +42,21 @@ def names_tokens(params: StructuredOutputsParams) -> bool:
     return params.grammar is not None and "<" in params.grammar
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """Text as part of a rule."""
     return json.dumps(text).replace("\x7f", "\\u007f")  # the one control character that JSON does not escape
 
 
-def _json(text: str, params: StructuredOutputsParams) -> str:
+def json_expression(text: str, params: StructuredOutputsParams | None = None) -> str:
+    """Text of a schema as part of a rule. Raises `InvalidParameterError` for what would not be enforced."""
+    params = StructuredOutputsParams(json_object=True) if params is None else params
     schema = read_schema(text)
     options: dict[str, object] = {"lenient": False, "coerce_one_of": False}
     if params.disable_any_whitespace:
         options["whitespace_flexible"] = False
     else:
         options["whitespace_pattern"] = params.whitespace_pattern or DEFAULT_WHITESPACE
-    return f"start: %json {json.dumps({**schema, OUR_KEY: options}, ensure_ascii=False)}{_OPTIONS}"
+    return f"%json {json.dumps({**schema, OUR_KEY: options}, ensure_ascii=False)}"
 
 
 def _checked_lark(grammar: str) -> str:

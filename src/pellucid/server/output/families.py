@@ -32,6 +32,18 @@ def _xml_reader(char: str, schemas: Schemas) -> CallReader | None:
 
 
 @dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a list of calls is written, for grammars: head, the calls with `between` between them, foot."""
+
+    head: str = ""
+    before: str = ""
+    after: str = ""
+    """Around each call."""
+    between: str = ""
+    foot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolFamily:
     """How one family of models writes calls."""
 
@@ -43,8 +55,10 @@ class ToolFamily:
     """A call."""
     models: str
     """Who writes so."""
+    form: CallForm
     reader: Callable[[str, Schemas], CallReader | None] = _json_reader
     arguments_key: str = "arguments"
+    writes_xml: bool = False
     id_length: int = 24
     """Letters and digits of a call's id; with 24, OpenAI's prefix stands before them."""
 
@@ -67,7 +81,9 @@ _FAMILIES = (
         ("<function=", "<parameter="),
         "<tool_call><function=f><parameter=x>1</parameter></function></tool_call>",
         "Qwen3-Coder, Qwen3.5",
+        CallForm(before="<tool_call>\n", after="\n</tool_call>", between="\n"),
         _xml_reader,
+        writes_xml=True,
     ),
     ToolFamily(
         "phi4_mini_json",
@@ -75,6 +91,7 @@ _FAMILIES = (
         ("<|tool_call|>", "<|/tool_call|>"),
         f"<|tool_call|>[{_JSON}]<|/tool_call|>",
         "Phi-4-mini",
+        CallForm("<|tool_call|>[", between=", ", foot="]<|/tool_call|>"),
     ),
     ToolFamily(
         "granite",
@@ -82,6 +99,7 @@ _FAMILIES = (
         ("<|tool_call|>",),
         f"<|tool_call|>[{_JSON}]",
         "Granite 3",
+        CallForm("<|tool_call|>[", between=", ", foot="]"),
     ),
     ToolFamily(
         "hermes",
@@ -89,6 +107,7 @@ _FAMILIES = (
         ("<tool_call>",),
         f"<tool_call>{_JSON}</tool_call>",
         "Hermes, Qwen 2.5 and 3, SmolLM2 and 3, and templates without tools",
+        CallForm(before="<tool_call>\n", after="\n</tool_call>", between="\n"),
     ),
     ToolFamily(
         "mistral",
@@ -96,6 +115,7 @@ _FAMILIES = (
         ("[TOOL_CALLS]",),
         f'[TOOL_CALLS][{_JSON}] or [TOOL_CALLS]f[ARGS]{{"x": 1}}',
         "Mistral, Ministral, Magistral",
+        CallForm("[TOOL_CALLS][", between=", ", foot="]"),
         _mistral_reader,
         id_length=9,
     ),
@@ -105,6 +125,7 @@ _FAMILIES = (
         ("<|start_header_id|>", '"parameters"'),
         '{"name": "f", "parameters": {"x": 1}}',
         "Llama 3.1 to 3.3",
+        CallForm(between="; "),
         arguments_key="parameters",
     ),
 )

@@ -67,6 +67,11 @@ class ReasoningParser:
         """Whether there is reasoning, empty or not."""
 
     @property
+    def is_open(self) -> bool:
+        """Whether what comes is reasoning."""
+        return self._state == "inside" or (self._state == "before" and self._is_assumed)
+
+    @property
     def is_over(self) -> bool:
         """Whether all that comes is the answer."""
         return self._state == "after"
