@@ -10,7 +10,9 @@ import pellucid
 ROOT = Path(pellucid.__file__).parent
 
 LAYERS: dict[str, int] = {
-    **dict.fromkeys(("config", "sampling_params", "structured_outputs", "outputs", "request", "errors"), 0),
+    **dict.fromkeys(
+        ("config", "sampling_params", "beam_search_params", "structured_outputs", "outputs", "request", "errors"), 0
+    ),
     **dict.fromkeys(("forward_batch", "trace"), 0),
     **dict.fromkeys(("formats", "model_store", "tokenizer", "kernels", "kv_cache"), 1),
     **dict.fromkeys(("models", "sampling"), 2),

@@ -22,7 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pellucid import config, errors, outputs
+from pellucid import beam_search_params, config, errors, outputs
+from pellucid.beam_search_params import BeamSearchParams, BeamSearchSequence
 from pellucid.cli import exit_codes
 from pellucid.cli.flags import NO_FLAG
 from pellucid.cli.verbs import SUBVERBS, VERBS, Verb
@@ -359,7 +360,9 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
         ),
     ),
     "engine-args": lambda: parameters(EngineArgs),
-    "llm": lambda: methods(LLM, ("__init__", "generate", "chat", "stream", "abort", "close", "stats")),
+    "llm": lambda: methods(LLM, ("__init__", "generate", "chat", "stream", "beam_search", "abort", "close", "stats")),
+    "beam-search-params": lambda: attributes(BeamSearchParams, beam_search_params),
+    "beam-search-sequence": lambda: attributes(BeamSearchSequence, beam_search_params),
     "request-stream": lambda: methods(RequestStream, ("close",)),
     "request-output": lambda: attributes(RequestOutput, outputs),
     "completion-output": lambda: attributes(CompletionOutput, outputs),

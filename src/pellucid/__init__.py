@@ -27,6 +27,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pellucid.beam_search_params import BeamSearchOutput as BeamSearchOutput
+    from pellucid.beam_search_params import BeamSearchParams as BeamSearchParams
     from pellucid.config import EngineArgs as EngineArgs
     from pellucid.config import ModelConfig as ModelConfig
     from pellucid.engine.async_llm import AsyncLLM as AsyncLLM
@@ -55,6 +57,8 @@ __version__ = "0.1.0"
 _HOME = {
     "AsyncLLM": "engine.async_llm",
     "BackendError": "errors",
+    "BeamSearchOutput": "beam_search_params",
+    "BeamSearchParams": "beam_search_params",
     "ChatTemplateError": "errors",
     "CompletionOutput": "outputs",
     "ContextLengthExceededError": "errors",

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pellucid.beam_search_params import BeamSearchOutput, BeamSearchParams
 from pellucid.config import DEFAULT_MODEL, EngineArgs, ModelConfig, engine_arg_names
+from pellucid.engine.beam_search import BeamSearch
 from pellucid.engine.interrupt import interrupt_after_step
 from pellucid.engine.llm_arguments import (
     Message,
@@ -27,8 +29,8 @@ from pellucid.engine.llm_engine import EngineStats, LLMEngine
 from pellucid.engine.model_runner import Model
 from pellucid.engine.output_processor import add_delta
 from pellucid.engine.progress import Progress, ProgressBar
-from pellucid.engine.validation import check_text_length
-from pellucid.errors import InvalidParameterError, PellucidError
+from pellucid.engine.validation import check_text_length, checked_prompt
+from pellucid.errors import ContextLengthExceededError, InvalidParameterError, PellucidError
 from pellucid.outputs import RequestOutput
 from pellucid.request import LogitsProcessor
 from pellucid.sampling_params import SamplingParams
@@ -193,6 +195,21 @@ class LLM:
         )
         return stream
 
+    def beam_search(self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams) -> list[BeamSearchOutput]:
+        """The sequences of highest probability after each raw prompt, by beam search; results in the order of prompts.
+
+        One prompt at a time; requests of other threads wait meanwhile. Raises `InvalidParameterError`, also where the
+        KV cache has no room for so many beams, and `ContextLengthExceededError` where prompt and max_tokens do not fit.
+        """
+        listed = [
+            self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in listed_prompts(prompts)
+        ]
+        ids = [checked_prompt(prompt, self.config.vocab_size) for prompt in listed]
+        for one in ids:
+            if len(one) + params.max_tokens > self.max_model_len:
+                raise ContextLengthExceededError(len(one), self.max_model_len, params.max_tokens)
+        return [self._beam_search(one, params) for one in ids]
+
     def abort(self, request_id: str) -> None:
         """End a request; its stream gives one last output with finish_reason "abort". Unknown ids are no error."""
         if self._engine is not None:
@@ -227,6 +244,21 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _beam_search(self, prompt: list[int], params: BeamSearchParams) -> BeamSearchOutput:
+        end_token_ids = frozenset() if params.ignore_eos else frozenset(self.tokenizer.eos_ids)
+        with self._alone() as engine:
+            search = BeamSearch(
+                engine.model,
+                engine.storage,
+                engine.kv,
+                max_num_batched_tokens=self.args.max_num_batched_tokens,
+            )
+            sequences = search.run(prompt, params, end_token_ids)
+        for sequence in sequences:
+            ids = sequence.token_ids[:-1] if sequence.finish_reason == "stop" else sequence.token_ids
+            sequence.text = self.tokenizer.decode(ids)
+        return BeamSearchOutput(None, prompt, sequences)
 
     def _chat_prompt(self, messages: Any, options: Mapping[str, Any]) -> tuple[Prompt, str | None]:
         from pellucid.tokenizer.chat_template import encode_rendered, render_chat

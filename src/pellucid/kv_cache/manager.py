@@ -20,13 +20,15 @@ class KVCacheManager:
     Does not know what is computed: the scheduler keeps `num_computed_tokens` and says which blocks may be cached.
     """
 
-    __slots__ = ("_tables", "block_size", "cache", "pool")
+    __slots__ = ("_forked", "_tables", "block_size", "cache", "pool")
 
     def __init__(self, num_blocks: int, block_size: int = BLOCK_SIZE) -> None:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
         self.cache = RadixCache(self.pool, block_size)
         self._tables: dict[int, list[int]] = {}
+        self._forked: set[int] = set()
+        """Sequences that share blocks which are not in the cache."""
 
     @property
     def num_available(self) -> int:
@@ -77,6 +79,23 @@ class KVCacheManager:
             table.extend(blocks)
         return True
 
+    def fork(self, key: int, child: int, num_tokens: int) -> tuple[int, int] | None:
+        """Begin the table of `child` as a copy of `key`'s, `num_tokens` of which are computed.
+
+        Full blocks are shared. A block that is partly filled is not: (block of `key`, new block of `child`) is given
+        back, for the caller to copy its content. Raises AssertionError where no block is left for it.
+        """
+        full, rest = divmod(num_tokens, self.block_size)
+        table = self._tables[key]
+        self.pool.share(table[:full])
+        self._tables[child] = table[:full]
+        self._forked |= {key, child}
+        if not rest:
+            return None
+        if not self.grow(child, num_tokens):
+            raise AssertionError("no block is left for a fork")
+        return table[full], self._tables[child][full]
+
     def cache_blocks(
         self,
         key: int,
@@ -108,6 +127,7 @@ class KVCacheManager:
         Its cached blocks stay in the cache; with `discard`, those that it put in and nobody else uses do not.
         """
         table = self._tables.pop(key, None)
+        self._forked.discard(key)
         if table is None:
             return []
         if discard:
@@ -119,11 +139,12 @@ class KVCacheManager:
         self.pool.check_integrity()
         self.cache.check_integrity()
         holders = Counter(block for table in self._tables.values() for block in table)
+        forked = Counter(block for key in self._forked for block in self._tables.get(key, ()))
         for block in range(self.pool.num_blocks):
             count = holders[block] + (block in self.cache)
             if count != self.pool.ref_count(block):
                 raise AssertionError(f"block {block} counts {self.pool.ref_count(block)} holders, but {count} have it")
-            if holders[block] > 1 and block not in self.cache:
+            if holders[block] - forked[block] > (not forked[block]) and block not in self.cache:
                 raise AssertionError(f"block {block} is in {holders[block]} tables, but not in the cache")
         for key, table in self._tables.items():
             if len(set(table)) != len(table):

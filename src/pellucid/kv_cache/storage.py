@@ -99,6 +99,10 @@ class KVCacheStorage:
         if blocks:
             self._arena[np.asarray(blocks, dtype=np.int64)] = 0
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy one block's keys and values in every layer."""
+        self._arena[target] = self._arena[source]
+
 
 def _huge_pages(num_bytes: int) -> npt.NDArray[np.uint8]:
     """Zeroed memory on 2 MiB pages where the system has them, taken as it is touched.
