@@ -193,6 +193,11 @@ def test_an_answer_is_one_of_the_choices(choices: list[str], seed: int) -> None:
     assert all(takes(start(choice=choices), choice) for choice in choices)
 
 
+def test_many_choices_are_no_burden() -> None:
+    choices = [f"c {n}" for n in range(4000)]
+    assert walk(start(choice=choices), random.Random(1)) in choices
+
+
 ARITHMETIC = """
 start: sum
 sum: product (("+" | "-") product)*

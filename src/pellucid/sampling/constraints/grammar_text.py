@@ -30,16 +30,25 @@ def expression(params: StructuredOutputsParams) -> str:
         return json_expression(str(params.json), params)
     if params.json_object:
         return json_expression('{"type":"object"}', params)
-    if params.regex is not None:
-        from llguidance import regex_to_lark
+    # Choices too are one regular expression: as alternatives of a rule they would be as many open items at every byte.
+    regex = "|".join(map(_escaped, params.choice or ())) if params.regex is None else params.regex
+    from llguidance import regex_to_lark
 
-        return f"/{regex_to_lark(params.regex, 'd')}/"
-    return " | ".join(map(literal, params.choice or ()))
+    return f"/{regex_to_lark(regex, 'd')}/"
 
 
 def names_tokens(params: StructuredOutputsParams) -> bool:
     """Whether the grammar may ask for control tokens: Lark's `<name>` and `<[id]>`."""
     return params.grammar is not None and "<" in params.grammar
+
+
+def _escaped(text: str) -> str:
+    """Text as a regular expression."""
+    return re.sub(r"[\\.+*?()|\[\]{}^$]|[\x00-\x1f\x7f]", lambda m: _escape(m[0]), text)
+
+
+def _escape(character: str) -> str:
+    return f"\\{character}" if character.isprintable() else f"\\x{ord(character):02x}"
 
 
 def literal(text: str) -> str:
