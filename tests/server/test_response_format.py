@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import openai
 import pytest
-from http_server import ChatTokenizer, RunningServer, mock_engine
+from http_server import RunningServer
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
@@ -147,37 +147,6 @@ def test_what_cannot_be_enforced_is_400(server: RunningServer, fields: dict[str,
 def test_a_stream_that_cannot_be_enforced_is_400_too(server: RunningServer) -> None:
     body = {"messages": HELLO, "response_format": schema_format({"not": {}}), "stream": True}
     assert server.refused(CHAT_PATH, body)["param"] == "response_format"
-
-
-TOOLS_TEMPLATE = (
-    "{% for t in tools or [] %}<tool_call>{{ t }}{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}"
-)
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-
-
-class OtherTokenizer(ChatTokenizer):
-    def __init__(self, template: str) -> None:
-        super().__init__()
-        self.chat_template, self.chat_templates = template, {"default": template}
-
-
-@pytest.mark.parametrize(
-    ("template", "extra", "words"),
-    [
-        (TOOLS_TEMPLATE, {"tools": [TOOL]}, "tool_choice to none"),
-        ("{% for m in messages %}{{ m.content }}{% endfor %}<think>\n", {}, "reasoning"),
-    ],
-)
-def test_a_shape_that_leaves_no_room_is_refused(template: str, extra: dict[str, Any], words: str) -> None:
-    engine = mock_engine()
-    engine.tokenizer = OtherTokenizer(template)
-    with RunningServer(engine) as other:
-        body = {"messages": HELLO, "structured_outputs": {"choice": ["a"]}, **extra}
-        error = other.refused(CHAT_PATH, body)
-        assert (error["param"], error["code"]) == ("structured_outputs", "unsupported_parameter")
-        assert words in error["message"]
-        if extra:
-            assert other.post(CHAT_PATH, {**body, "tool_choice": "none"}).is_success
 
 
 def test_the_openapi_document_has_the_fields(server: RunningServer) -> None:
