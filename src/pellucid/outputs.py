@@ -53,6 +53,18 @@ class CompletionOutput:
     """What went wrong, where finish_reason is "error"."""
 
 
+@dataclass(frozen=True, slots=True)
+class PrefillOutput:
+    """What filling the prefix cache ahead of a request came to."""
+
+    num_prompt_tokens: int
+    """Tokens of the prompt."""
+    num_cached_tokens: int
+    """Those that were in the cache before."""
+    num_kept_tokens: int
+    """Those that are in it now, in whole blocks: a request that begins with this prompt finds them."""
+
+
 @dataclass(slots=True)
 class RequestMetrics:
     """Monotonic times of one request in seconds (time.monotonic); None before they happen."""
@@ -108,3 +120,5 @@ class RequestOutput:
     """Prompt tokens that came from the prefix cache and were not computed; None before the request first ran."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """`[None, {id: Logprob}, …]`: position 0 has no prediction."""
+    is_prefill: bool = False
+    """Nothing was asked for but to fill the prefix cache; see `LLMEngine.add_prefill`."""

@@ -13,6 +13,7 @@ from naive_constraint import SHAPES
 from naive_generate import naive_generate, naive_prompt_logprobs
 
 from pellucid.engine.output_processor import add_delta
+from pellucid.engine.step_pace import StepLoad
 from pellucid.outputs import RequestOutput
 from pellucid.sampling.constraints.mask_worker import MaskWorker
 from pellucid.sampling_params import SamplingParams
@@ -66,6 +67,7 @@ class Run:
         self.totals: dict[str, RequestOutput] = {}
         self.aborted: set[str] = set()
         self.deltas: dict[str, list[RequestOutput]] = {}
+        self.prefilled: list[tuple[str, list[int]]] = []
         self.to_come = num_requests
         self.rush = rng.choice((0.05, 0.3, 0.3))
 
@@ -94,7 +96,16 @@ class Run:
         length = self.rng.choice((self.max_model_len, max(1, len(known)), 17, 33))
         return (known + prompt)[: min(length, self.max_model_len - 1)]
 
+    def prefill(self) -> None:
+        """Something that only fills the cache."""
+        prompt, salt = self.random_prompt(), self.rng.choice(("", "tenant"))
+        if self.engine.args.enable_prefix_caching and len(prompt) >= 16:
+            self.engine.add_prefill(f"ahead {len(self.prefilled)}", prompt, cache_salt=salt)
+            self.prefilled.append((salt, prompt))
+
     def take(self, output: RequestOutput) -> None:
+        if output.is_prefill:
+            return
         self.deltas[output.request_id].append(output)
         self.totals[output.request_id] = add_delta(self.totals.get(output.request_id), output)
 
@@ -102,6 +113,10 @@ class Run:
         for _ in range(20_000):
             while self.to_come and self.rng.random() < self.rush:
                 self.arrive()
+            if self.rng.random() < 0.03:
+                self.prefill()
+            if self.rng.random() < 0.1:  # as if the last steps had been dear, or cheap
+                self.engine.scheduler.pace.observe(StepLoad(0, 0, 8, 64), self.rng.choice((10**6, 10**9, 10**10)))
             if not self.engine.has_unfinished_requests():
                 if not self.to_come:
                     break
@@ -163,7 +178,7 @@ class Run:
                 and any((before + answer.token_ids)[:found] == prompt[:found] for answer in self.totals[other].outputs)
                 for other, (before, _) in self.asked.items()
                 if other != name
-            )
+            ) or any(salt == self.salts[name] and ids[:found] == prompt[:found] for salt, ids in self.prefilled)
 
 
 def check_schedule(number: int) -> None:

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pellucid.engine.llm_engine import EngineStats, LLMEngine
+from pellucid.engine.output_processor import prefill_output
 from pellucid.engine.turns import Turns
 from pellucid.engine.validation import check_text_length
 from pellucid.errors import EngineDeadError, InvalidParameterError, KVCacheFileError, QueueFullError, ShuttingDownError
-from pellucid.outputs import RequestMetrics, RequestOutput
+from pellucid.outputs import PrefillOutput, RequestMetrics, RequestOutput
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ class _Add:
     prompts: Sequence[EncodedPrompt]
     params: Sequence[SamplingParams]
     options: Mapping[str, Any]
-    """Further arguments of `LLMEngine.add_request`."""
+    """Further arguments of `LLMEngine.add_request`, or of `add_prefill`."""
+    is_prefill: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +270,39 @@ class AsyncLLM:
             raise
         return stream
 
+    async def prefill(
+        self,
+        prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
+        *,
+        cache_salt: str = "",
+        client: str = "",
+        **template_options: Any,
+    ) -> PrefillOutput:
+        """Fill the prefix cache with a prompt that will be asked for, after all that is to be answered.
+
+        Messages are rendered as `generate` would (`continue_final_message=True` leaves the last one open for more).
+        Cancelling the task ends it; whole blocks that were computed stay. Raises as `generate`.
+        """
+        encoded = await self.encode(prompt, **template_options)
+        return await self.prefill_ids(encoded.token_ids, cache_salt=cache_salt, client=client)
+
+    async def prefill_ids(self, token_ids: Sequence[int], *, cache_salt: str = "", client: str = "") -> PrefillOutput:
+        """`prefill` for what is encoded already."""
+        if len(token_ids) < self.args.block_size:
+            return PrefillOutput(len(token_ids), 0, 0)
+        stream = DeltaStream(self, [f"prefill-{uuid.uuid4().hex}"])
+        try:
+            options = {"cache_salt": cache_salt, "client": client}
+            params = [SamplingParams(max_tokens=1)]
+            self._post(_Add(stream, [EncodedPrompt(token_ids)], params, options, is_prefill=True))
+            await stream.accepted
+            async for output in stream:
+                if output.finished:
+                    return prefill_output(len(token_ids), output)
+        finally:
+            stream.abort()
+        raise ShuttingDownError()
+
     def abort(self, stream: DeltaStream) -> None:
         """End the stream's requests before the next step. May be called from any thread, at any time."""
         with self._condition:
@@ -363,7 +398,10 @@ class AsyncLLM:
                 raise ShuttingDownError()
             self._check_room(sum(one.n for one in command.params))
             for name, prompt, params in zip(command.stream.request_ids, command.prompts, command.params, strict=True):
-                self._engine.add_request(name, prompt.token_ids, params, prompt_text=prompt.text, **command.options)
+                if command.is_prefill:
+                    self._engine.add_prefill(name, prompt.token_ids, **command.options)
+                else:
+                    self._engine.add_request(name, prompt.token_ids, params, prompt_text=prompt.text, **command.options)
                 added.append(name)
         except Exception as error:
             for name in added:
@@ -385,7 +423,7 @@ class AsyncLLM:
                 self._put(output)
 
     def _put(self, output: RequestOutput) -> None:
-        if self.observer is not None:
+        if self.observer is not None and not output.is_prefill:
             self.observer(output)
         known = self._streams.get(output.request_id)
         stream = known() if known is not None else None

@@ -27,11 +27,11 @@ from pellucid.engine.llm_arguments import (
 )
 from pellucid.engine.llm_engine import EngineStats, LLMEngine
 from pellucid.engine.model_runner import Model
-from pellucid.engine.output_processor import add_delta
+from pellucid.engine.output_processor import add_delta, prefill_output
 from pellucid.engine.progress import Progress, ProgressBar
 from pellucid.engine.validation import check_text_length, checked_prompt
 from pellucid.errors import ContextLengthExceededError, InvalidParameterError, PellucidError
-from pellucid.outputs import RequestOutput
+from pellucid.outputs import PrefillOutput, RequestOutput
 from pellucid.request import LogitsProcessor
 from pellucid.sampling_params import SamplingParams
 
@@ -209,6 +209,36 @@ class LLM:
             if len(one) + params.max_tokens > self.max_model_len:
                 raise ContextLengthExceededError(len(one), self.max_model_len, params.max_tokens)
         return [self._beam_search(one, params) for one in ids]
+
+    def prefill(
+        self, prompt: Prompt | Sequence[Message], *, cache_salt: str = "", **template_options: Any
+    ) -> PrefillOutput:
+        """Fill the prefix cache with a prompt that will be asked for: the request that follows starts at once.
+
+        A prompt is text, ids, or messages; those are rendered as `chat` does (`template_options` are its arguments,
+        such as `continue_final_message=True`, which leaves the last message open for more). Requests of other threads
+        go first. Raises what `generate` and `chat` raise.
+        """
+        ids: Any = prompt
+        if is_messages(prompt):
+            ids, _ = self._chat_prompt(prompt, template_options)
+        elif isinstance(prompt, str):
+            check_text_length(self.tokenizer, prompt, self.max_model_len)
+            ids = self.tokenizer.encode(prompt)
+        if len(ids) < self.args.block_size:
+            return PrefillOutput(len(ids), 0, 0)
+        inbox: deque[RequestOutput] = deque()
+        name = ""
+        try:
+            with self._alone() as engine:
+                name = self._free_name()
+                engine.add_prefill(name, ids, cache_salt=cache_salt)
+                self._inboxes[name] = inbox
+            while not inbox:
+                self._step()
+        finally:
+            self._abort_all([name])
+        return prefill_output(len(ids), inbox[0])
 
     def abort(self, request_id: str) -> None:
         """End a request; its stream gives one last output with finish_reason "abort". Unknown ids are no error."""

@@ -157,14 +157,7 @@ class LLMEngine:
         Raises `ContextLengthExceededError` or `InvalidParameterError`; then nothing was queued.
         """
         params = SamplingParams() if params is None else params
-        if not isinstance(request_id, str) or not request_id:
-            raise InvalidParameterError(
-                "request_id", f"request_id is {shown(request_id)}, but must be a non-empty string"
-            )
-        if request_id in self._states:
-            raise InvalidParameterError(
-                "request_id", f"request_id {shown(request_id)} is in use by a request that is not finished"
-            )
+        self._check_request_id(request_id)
         arrival_time = time.monotonic() if arrival_time is None else arrival_time
         text = prompt if isinstance(prompt, str) else prompt_text
         if isinstance(prompt, str):
@@ -182,6 +175,40 @@ class LLMEngine:
         self._states[request_id] = RequestState(text, answers, arrival_time, self.tokenizer)
         for request in requests:
             self.scheduler.add(request)
+
+    def add_prefill(self, request_id: str, token_ids: Sequence[int], *, cache_salt: str = "", client: str = "") -> None:
+        """Queue a prompt that only fills the prefix cache, in whole blocks, after everything that is to be answered.
+
+        It ends with finish_reason "length" and no token. Raises `ContextLengthExceededError`, or
+        `InvalidParameterError`, also for a prompt shorter than a block, or without a prefix cache.
+        """
+        self._check_request_id(request_id)
+        if not self.args.enable_prefix_caching:
+            raise InvalidParameterError("enable_prefix_caching", "prefill needs enable_prefix_caching, which is off")
+        ids = checked_prompt(token_ids, self.config.vocab_size)
+        params = SamplingParams(max_tokens=1)
+        check_params(params, len(ids), self.config.vocab_size, self.max_model_len)
+        whole = len(ids) - len(ids) % self.kv.block_size
+        if whole == 0:
+            raise InvalidParameterError(
+                "prompt", f"prompt has {len(ids)} tokens, but the cache holds whole blocks of {self.kv.block_size}"
+            )
+        salt, client = checked_salt(cache_salt), checked_client(client)
+        [request] = self._sequences(request_id, ids[:whole], params, 0, salt, client, (), None)
+        request.prefill_only = True
+        answers = [Answer(request, self.tokenizer)]
+        self._states[request_id] = RequestState(None, answers, time.monotonic(), self.tokenizer)
+        self.scheduler.add(request)
+
+    def _check_request_id(self, request_id: Any) -> None:
+        if not isinstance(request_id, str) or not request_id:
+            raise InvalidParameterError(
+                "request_id", f"request_id is {shown(request_id)}, but must be a non-empty string"
+            )
+        if request_id in self._states:
+            raise InvalidParameterError(
+                "request_id", f"request_id {shown(request_id)} is in use by a request that is not finished"
+            )
 
     def save_kv_cache(self) -> int | None:
         """Write the prefix cache to the file of `kv_cache_save`; gives back the number of blocks, None without a file.
@@ -333,6 +360,9 @@ class LLMEngine:
                 state.add_prompt_rows(request, result.prompt_rows)
             if result.error is not None:
                 self._emit(outputs, state, answer, answer.end("error", result.error))
+            elif request.prefill_only:
+                if result.entry.end == request.num_tokens:
+                    self._emit(outputs, state, answer, answer.end("length"))
             elif result.sampled is not None:
                 self._num_output_tokens += 1
                 state.note_token(request, now)

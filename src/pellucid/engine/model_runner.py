@@ -228,7 +228,9 @@ class ModelRunner:
         drawing = [
             (result, int(query_start_loc[i + 1]) - 1)
             for i, result in enumerate(results)
-            if result.error is None and result.entry.end == result.entry.request.num_tokens
+            if result.error is None
+            and result.entry.end == result.entry.request.num_tokens
+            and not result.entry.request.prefill_only
         ]
         for first in range(0, len(drawing), self.max_logits_rows):
             part = drawing[first : first + self.max_logits_rows]

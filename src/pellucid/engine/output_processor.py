@@ -9,7 +9,16 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pellucid.engine.stop import StopStringMatcher
-from pellucid.outputs import CompletionOutput, FinishReason, Logprob, RequestMetrics, RequestOutput, TokenLogprobs
+from pellucid.errors import PellucidError, ShuttingDownError
+from pellucid.outputs import (
+    CompletionOutput,
+    FinishReason,
+    Logprob,
+    PrefillOutput,
+    RequestMetrics,
+    RequestOutput,
+    TokenLogprobs,
+)
 from pellucid.request import Request
 from pellucid.sampling.sampler import SampledToken
 from pellucid.tokenizer.detokenizer import IncrementalDetokenizer
@@ -193,6 +202,7 @@ class RequestState:
             finished=False,
             metrics=self.metrics,
             num_cached_tokens=self.answers[0].request.num_cached_tokens,
+            is_prefill=self.answers[0].request.prefill_only,
         )
 
     def take_prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
@@ -202,6 +212,16 @@ class RequestState:
             return None
         self._prompt_logprobs = None
         return found
+
+
+def prefill_output(num_prompt_tokens: int, output: RequestOutput) -> PrefillOutput:
+    """What the last output of a prefill says. Raises `PellucidError` where it failed or was ended."""
+    [completion] = output.outputs
+    if completion.finish_reason == "error":
+        raise PellucidError(completion.error or "the prefill failed")
+    if completion.finish_reason == "abort":
+        raise ShuttingDownError()
+    return PrefillOutput(num_prompt_tokens, output.num_cached_tokens or 0, len(output.prompt_token_ids))
 
 
 def decoded_logprobs(entries: Sequence[tuple[int, float, int]], tokenizer: TokenizerLike) -> TokenLogprobs:
@@ -220,7 +240,7 @@ def add_delta(total: RequestOutput | None, delta: RequestOutput) -> RequestOutpu
             False,
             delta.metrics,
         )
-    total.num_cached_tokens = delta.num_cached_tokens
+    total.num_cached_tokens, total.is_prefill = delta.num_cached_tokens, delta.is_prefill
     if delta.prompt_logprobs is not None:
         total.prompt_logprobs = delta.prompt_logprobs
     total.finished = delta.finished

@@ -381,7 +381,7 @@ class Scheduler:
         if request.num_cached_tokens is not None or request.sample_index != 0:
             return
         request.num_cached_tokens = request.num_computed_tokens
-        if self.enable_prefix_caching and request.params.prompt_logprobs is None:
+        if self.enable_prefix_caching and request.params.prompt_logprobs is None and not request.prefill_only:
             self.num_queried_tokens += request.num_prompt_tokens
             self.num_hit_tokens += request.num_cached_tokens
 

@@ -8,6 +8,7 @@ answer_grammar.py  what an answer must be where calls or a shape are asked for, 
 output/         generated text → content, reasoning and tool calls
 response_format.py  the shape an answer must have, from response_format or structured_outputs
 routes.py       the endpoints
+prefill.py      filling the prefix cache ahead of a request, by POST and WebSocket
 answers.py      outputs → the bodies and chunks of OpenAI's API (chat_answers.py, completion_answers.py)
 responses/      /v1/responses
 delivery.py     whole answers and event streams; a client that leaves ends its request

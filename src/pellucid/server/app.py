@@ -15,6 +15,7 @@ from pellucid.server.delivery import CLIENT_GONE
 from pellucid.server.gate import NOTES, Gate
 from pellucid.server.metrics import Metrics
 from pellucid.server.models import ModelPool
+from pellucid.server.prefill import PrefillRoutes
 from pellucid.server.routes import Routes
 from pellucid.server.settings import DEFAULTS, ServerSettings
 from pellucid.server.tracing import Tracing
@@ -35,6 +36,7 @@ def create_app(
         title="Pellucid", version=version, description="An OpenAI-compatible API. Unknown fields are refused."
     )
     app.include_router(routes.router())
+    app.include_router(PrefillRoutes(models, settings).router())
     app.add_exception_handler(ApiError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_http)
     app.add_exception_handler(ClientDisconnect, _nobody_there)

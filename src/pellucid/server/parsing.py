@@ -239,7 +239,7 @@ def common_fields(
         "include_usage": options is not None and _include_usage(options, stream, streams_usage),
         "user": body.get("user"),
         "priority": _priority(body.get("priority")),
-        "cache_salt": _cache_salt(body.get("cache_salt")),
+        "cache_salt": cache_salt_of(body.get("cache_salt")),
     }
 
 
@@ -254,7 +254,7 @@ def _priority(value: Any) -> int:
     return int(value)
 
 
-def _cache_salt(value: Any) -> str:
+def cache_salt_of(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_LABEL_CHARS:

@@ -97,6 +97,8 @@ async def _serve(
             log_config=None,
             access_log=False,
             lifespan="off",
+            ws="websockets-sansio",
+            ws_max_size=settings.max_body_bytes,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=CLOSE_SECONDS,
