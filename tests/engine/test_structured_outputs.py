@@ -53,7 +53,7 @@ def test_min_tokens_keeps_end_tokens_away_until_the_structure_is_complete() -> N
 
 
 def test_an_end_token_that_alone_is_left_ends_the_answer_before_min_tokens() -> None:
-    answer = one(make_engine(), "abc", structured_outputs=shaped(regex="a{0}"), min_tokens=7)
+    answer = one(make_engine(), "abc", structured_outputs=shaped(regex="a{0}"), min_tokens=7, skip_special_tokens=False)
     assert (answer.text, answer.finish_reason, answer.stop_reason) == ("", "stop", None)
     assert len(answer.token_ids) == 1
 

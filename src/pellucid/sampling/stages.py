@@ -72,9 +72,7 @@ def _min_tokens(candidates: Candidates, state: SamplingState) -> None:
 
 def _active_min_tokens(state: SamplingState) -> int | None:
     missing = len(state.output_token_ids) < state.params.min_tokens
-    if (
-        state.constraint is not None and state.constraint.must_end
-    ):  # a complete structure has nothing else to go on with
+    if state.constraint is not None and state.constraint.must_end:  # the structure has nothing else to go on with
         return None
     return state.params.min_tokens if missing and state.end_token_ids else None
 
