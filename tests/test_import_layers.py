@@ -9,11 +9,11 @@ import pellucid
 
 ROOT = Path(pellucid.__file__).parent
 
+PLAIN_DATA = """config sampling_params beam_search_params pooling_params structured_outputs outputs request errors
+forward_batch trace"""
+
 LAYERS: dict[str, int] = {
-    **dict.fromkeys(
-        ("config", "sampling_params", "beam_search_params", "structured_outputs", "outputs", "request", "errors"), 0
-    ),
-    **dict.fromkeys(("forward_batch", "trace"), 0),
+    **dict.fromkeys(PLAIN_DATA.split(), 0),
     **dict.fromkeys(("formats", "model_store", "tokenizer", "kernels", "kv_cache"), 1),
     **dict.fromkeys(("models", "sampling"), 2),
     "engine": 3,

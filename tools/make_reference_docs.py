@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pellucid import beam_search_params, config, errors, outputs
+from pellucid import beam_search_params, config, errors, outputs, pooling_params
 from pellucid.beam_search_params import BeamSearchParams, BeamSearchSequence
 from pellucid.cli import exit_codes
 from pellucid.cli.flags import NO_FLAG
@@ -34,6 +34,7 @@ from pellucid.engine.llm import LLM, RequestStream
 from pellucid.engine.llm_engine import EngineStats
 from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from pellucid.pooling_params import PoolingParams
 from pellucid.sampling_params import PRESETS, SamplingParams
 from pellucid.server.fields import CHAT, COMPLETIONS
 from pellucid.server.metrics import METRICS
@@ -360,9 +361,12 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
         ),
     ),
     "engine-args": lambda: parameters(EngineArgs),
-    "llm": lambda: methods(LLM, ("__init__", "generate", "chat", "stream", "beam_search", "abort", "close", "stats")),
+    "llm": lambda: methods(
+        LLM, ("__init__", "generate", "chat", "stream", "beam_search", "embed", "abort", "close", "stats")
+    ),
     "beam-search-params": lambda: attributes(BeamSearchParams, beam_search_params),
     "beam-search-sequence": lambda: attributes(BeamSearchSequence, beam_search_params),
+    "pooling-params": lambda: attributes(PoolingParams, pooling_params),
     "request-stream": lambda: methods(RequestStream, ("close",)),
     "request-output": lambda: attributes(RequestOutput, outputs),
     "completion-output": lambda: attributes(CompletionOutput, outputs),

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from pellucid.outputs import Logprob as Logprob
     from pellucid.outputs import RequestMetrics as RequestMetrics
     from pellucid.outputs import RequestOutput as RequestOutput
+    from pellucid.pooling_params import EmbeddingOutput as EmbeddingOutput
+    from pellucid.pooling_params import PoolingParams as PoolingParams
     from pellucid.sampling_params import SamplingParams as SamplingParams
     from pellucid.structured_outputs import StructuredOutputsParams as StructuredOutputsParams
     from pellucid.tokenizer.tokenizer import Tokenizer as Tokenizer
@@ -62,6 +64,7 @@ _HOME = {
     "ChatTemplateError": "errors",
     "CompletionOutput": "outputs",
     "ContextLengthExceededError": "errors",
+    "EmbeddingOutput": "pooling_params",
     "EngineArgs": "config",
     "EngineStats": "engine.llm_engine",
     "InvalidParameterError": "errors",
@@ -73,6 +76,7 @@ _HOME = {
     "ModelStoreError": "errors",
     "NonFiniteError": "errors",
     "PellucidError": "errors",
+    "PoolingParams": "pooling_params",
     "RequestMetrics": "outputs",
     "RequestOutput": "outputs",
     "SamplingParams": "sampling_params",

@@ -70,6 +70,5 @@ class BeamSearchSequence:
 class BeamSearchOutput:
     """The sequences found for one prompt, the best first."""
 
-    prompt: str | None
     prompt_token_ids: list[int]
     sequences: list[BeamSearchSequence]

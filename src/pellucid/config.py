@@ -191,6 +191,10 @@ class ModelConfig:
     """A sliding layer's row sees this many positions, itself included."""
     sliding_layers: tuple[bool, ...] = ()
     """[num_layers] True where the layer is a sliding-window layer; empty when none is."""
+    causal: bool = True
+    """Whether a token sees only itself and those before it; an encoder's tokens see all."""
+    pooling: Literal["last", "mean", "cls"] = "last"
+    """How the vectors of a text's tokens become the text's: the last one, their mean, or the first."""
     experts: ExpertsConfig | None = None
     latent: LatentConfig | None = None
     tie_word_embeddings: bool = True

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pellucid.beam_search_params import BeamSearchParams, BeamSearchSequence
+from pellucid.beam_search_params import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
+from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.model_runner import Model
 from pellucid.errors import InvalidParameterError, NonFiniteError
 from pellucid.forward_batch import Float32Array, ForwardBatch
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.storage import KVCacheStorage
+from pellucid.tokenizer.detokenizer import IncrementalDetokenizer
 
 _FIRST_KEY = -1
 """Keys of beams count down from here: the scheduler's sequences have keys from 1 up."""
@@ -39,6 +42,21 @@ class _Finished:
     total: float
     score: float
     is_eos: bool
+
+
+def beam_search(engine: LLMEngine, prompt: list[int], params: BeamSearchParams) -> BeamSearchOutput:
+    """One search with the engine's model and KV cache, which nobody else uses meanwhile; see `BeamSearch.run`."""
+    tokenizer: Any = engine.tokenizer
+    search = BeamSearch(
+        engine.model, engine.storage, engine.kv, max_num_batched_tokens=engine.args.max_num_batched_tokens
+    )
+    sequences = search.run(prompt, params, frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids))
+    for sequence in sequences:
+        text = IncrementalDetokenizer(tokenizer)
+        has_end = sequence.finish_reason == "stop"
+        ids = sequence.token_ids[:-1] if has_end else sequence.token_ids
+        sequence.text = "".join([*map(text.push, ids), text.flush()])
+    return BeamSearchOutput(prompt, sequences)
 
 
 class BeamSearch:

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pellucid.beam_search_params import BeamSearchOutput, BeamSearchParams
 from pellucid.config import DEFAULT_MODEL, EngineArgs, ModelConfig, engine_arg_names
-from pellucid.engine.beam_search import BeamSearch
+from pellucid.engine.beam_search import beam_search
+from pellucid.engine.embedding import embed
 from pellucid.engine.interrupt import interrupt_after_step
 from pellucid.engine.llm_arguments import (
     Message,
     Prompt,
     RequestOptions,
     chat_options,
+    encoded_prompts,
     is_listed_conversations,
     is_messages,
     listed_params,
@@ -29,9 +31,10 @@ from pellucid.engine.llm_engine import EngineStats, LLMEngine
 from pellucid.engine.model_runner import Model
 from pellucid.engine.output_processor import add_delta, prefill_output
 from pellucid.engine.progress import Progress, ProgressBar
-from pellucid.engine.validation import check_text_length, checked_prompt
-from pellucid.errors import ContextLengthExceededError, InvalidParameterError, PellucidError
+from pellucid.engine.validation import check_text_length
+from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import PrefillOutput, RequestOutput
+from pellucid.pooling_params import EmbeddingOutput, PoolingParams
 from pellucid.request import LogitsProcessor
 from pellucid.sampling_params import SamplingParams
 
@@ -201,14 +204,13 @@ class LLM:
         One prompt at a time; requests of other threads wait meanwhile. Raises `InvalidParameterError`, also where the
         KV cache has no room for so many beams, and `ContextLengthExceededError` where prompt and max_tokens do not fit.
         """
-        listed = [
-            self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in listed_prompts(prompts)
-        ]
-        ids = [checked_prompt(prompt, self.config.vocab_size) for prompt in listed]
-        for one in ids:
-            if len(one) + params.max_tokens > self.max_model_len:
-                raise ContextLengthExceededError(len(one), self.max_model_len, params.max_tokens)
-        return [self._beam_search(one, params) for one in ids]
+        outputs: list[BeamSearchOutput] = []
+        for ids in encoded_prompts(
+            prompts, self.tokenizer, self.config.vocab_size, self.max_model_len, params.max_tokens
+        ):
+            with self._alone() as engine:
+                outputs.append(beam_search(engine, ids, params))
+        return outputs
 
     def prefill(
         self, prompt: Prompt | Sequence[Message], *, cache_salt: str = "", **template_options: Any
@@ -239,6 +241,18 @@ class LLM:
         finally:
             self._abort_all([name])
         return prefill_output(len(ids), inbox[0])
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], pooling_params: PoolingParams | None = None
+    ) -> list[EmbeddingOutput]:
+        """One vector for each text, from an encoder (BERT) or a decoder; results in the order of the prompts.
+
+        Raises `InvalidParameterError`, and `ContextLengthExceededError` for a text longer than max_model_len: nothing
+        is cut off silently.
+        """
+        ids = encoded_prompts(prompts, self.tokenizer, self.config.vocab_size, self.max_model_len, 0)
+        with self._alone() as engine:
+            return embed(engine, ids, pooling_params or PoolingParams())
 
     def abort(self, request_id: str) -> None:
         """End a request; its stream gives one last output with finish_reason "abort". Unknown ids are no error."""
@@ -274,21 +288,6 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _beam_search(self, prompt: list[int], params: BeamSearchParams) -> BeamSearchOutput:
-        end_token_ids = frozenset() if params.ignore_eos else frozenset(self.tokenizer.eos_ids)
-        with self._alone() as engine:
-            search = BeamSearch(
-                engine.model,
-                engine.storage,
-                engine.kv,
-                max_num_batched_tokens=self.args.max_num_batched_tokens,
-            )
-            sequences = search.run(prompt, params, end_token_ids)
-        for sequence in sequences:
-            ids = sequence.token_ids[:-1] if sequence.finish_reason == "stop" else sequence.token_ids
-            sequence.text = self.tokenizer.decode(ids)
-        return BeamSearchOutput(None, prompt, sequences)
 
     def _chat_prompt(self, messages: Any, options: Mapping[str, Any]) -> tuple[Prompt, str | None]:
         from pellucid.tokenizer.chat_template import encode_rendered, render_chat

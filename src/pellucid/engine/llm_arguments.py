@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.engine.validation import is_listed
-from pellucid.errors import InvalidParameterError, shown
+from pellucid.engine.output_processor import TokenizerLike
+from pellucid.engine.validation import check_text_length, checked_prompt, is_listed
+from pellucid.errors import ContextLengthExceededError, InvalidParameterError, shown
 from pellucid.request import LogitsProcessor
 from pellucid.sampling_params import SamplingParams
 
@@ -43,6 +44,21 @@ def listed_prompts(prompts: Any) -> list[Prompt]:
             f"prompts has {shown(items[wrong])} at position {wrong}, but each must be text or a list of token ids",
         )
     return items
+
+
+def encoded_prompts(
+    prompts: Any, tokenizer: TokenizerLike, vocab_size: int, max_model_len: int, max_tokens: int
+) -> list[list[int]]:
+    """The ids of one prompt or several. Raises `ContextLengthExceededError` where they and max_tokens do not fit."""
+    listed: list[list[int]] = []
+    for prompt in listed_prompts(prompts):
+        if isinstance(prompt, str):
+            check_text_length(tokenizer, prompt, max_model_len)
+        ids = checked_prompt(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, vocab_size)
+        if len(ids) + max_tokens > max_model_len:
+            raise ContextLengthExceededError(len(ids), max_model_len, max_tokens or None)
+        listed.append(ids)
+    return listed
 
 
 def _is_prompt(value: Any) -> bool:

@@ -42,6 +42,8 @@ class AttentionParams:
 
     scale: float
     """Factor on them."""
+    causal: bool = True
+    """Whether a row sees only itself and what is before; else all of its sequence, which must be in the step."""
     window: int | None = None
     """Positions a row sees, its own included; None: all before."""
     softcap: float | None = None

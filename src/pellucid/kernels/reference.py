@@ -231,7 +231,7 @@ class ReferenceBackend:
             keys, values = _gather(cache, batch.block_table[sequence], int(length))
             positions = batch.positions[rows, None]
             distance = positions - np.arange(length)[None, :]
-            visible = distance >= 0
+            visible = distance >= 0 if params.causal else np.ones_like(distance, dtype=np.bool_)
             if params.window is not None:
                 visible &= distance < params.window
             for head in range(heads):

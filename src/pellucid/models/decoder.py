@@ -117,6 +117,8 @@ class Decoder:
             narrow = np.empty((len(x), config.embedding_size), dtype=np.float32)
             self.backend.embed(weights.embedding, batch.token_ids, config.embedding_scale, narrow)
             x[:] = linear(self.backend, weights.project_in, narrow)
+        if weights.embedding_bias is not None:
+            x += weights.embedding_bias
         if weights.position_embedding is not None:
             rows = self._workspace.rows("branch", len(x))
             self.backend.embed(weights.position_embedding, batch.positions + config.position_offset, 1.0, rows)
@@ -248,6 +250,7 @@ class Decoder:
         config, attention = self.config, layer.attention
         return AttentionParams(
             scale=config.attention_scale,
+            causal=config.causal,
             window=config.window(index),
             softcap=config.attention_softcap,
             sinks=attention.sinks if isinstance(attention, AttentionWeights) else None,

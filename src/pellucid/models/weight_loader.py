@@ -67,6 +67,7 @@ class WeightLoader:
             final_norm=None if config.block == "post_norm" else self._norm(names.final_norm),
             head=head,
             position_embedding=self._positions(),
+            embedding_bias=self._embedding_bias(),
             project_in=self._projection(names.project_in, config.hidden_size, config.embedding_size),
             project_out=self._projection(names.project_out, config.embedding_size, config.hidden_size),
             embedding_norm=self._norm(names.embedding_norm),
@@ -91,6 +92,13 @@ class WeightLoader:
             return None
         rows = self.config.context_length + self.config.position_offset
         return self._matrix(Stored(self.names.position_embedding), rows, self.config.hidden_size)
+
+    def _embedding_bias(self) -> Float32Array | None:
+        name = self.names.token_type_embedding
+        shape = None if name is None else self.source.shape(name + _WEIGHT)
+        if name is None or shape is None or len(shape) != 2 or shape[0] < 1:
+            return None
+        return np.ascontiguousarray(self._floats(Stored(name), shape[0], self.config.hidden_size, 0)[0])
 
     def _projection(self, name: str | None, rows: int, columns: int) -> Linear | None:
         return None if name is None or rows == columns else self._linear((Stored(name),), (rows,), columns)

@@ -104,6 +104,8 @@ class DecoderWeights:
     final_norm: Norm | None
     head: Matrix
     position_embedding: Matrix | None = None
+    embedding_bias: Float32Array | None = None
+    """[hidden_size] added to every token's embedding."""
     project_in: Linear | None = None
     project_out: Linear | None = None
     embedding_norm: Norm | None = None

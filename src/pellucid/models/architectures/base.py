@@ -78,6 +78,8 @@ class TensorNames:
 
     embedding: str = "token_embd"
     position_embedding: str | None = None
+    token_type_embedding: str | None = None
+    """A table of kinds of segments, whose first row belongs to every token (BERT)."""
     embedding_norm: str | None = None
     project_in: str | None = None
     """From an embedding narrower than the layers, and …"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pellucid.errors import UnsupportedModelError, shown
 from pellucid.models.architectures import (
+    bert,
     bloom,
     deepseek,
     gemma,
@@ -28,6 +29,7 @@ from pellucid.models.architectures import (
 from pellucid.models.architectures.base import Architecture, GGUFForm, HFForm
 
 _MODULES = (
+    bert,
     bloom,
     deepseek,
     gemma,

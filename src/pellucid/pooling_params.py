@@ -1,0 +1,48 @@
+"""What an embedding is asked for, and what it gives back: plain data with vLLM's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pellucid.errors import InvalidParameterError, shown
+
+Pooling = Literal["last", "mean", "cls"]
+POOLINGS: tuple[Pooling, ...] = ("last", "mean", "cls")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingParams:
+    """Parameters of `LLM.embed`. Raises `InvalidParameterError` for a value out of range."""
+
+    pooling: Pooling | None = None
+    """last: the last token's vector; mean: of all tokens; cls: the first one's. None: what the model was made for."""
+    normalize: bool = True
+    """Divide by the Euclidean length, so that a dot product is the cosine."""
+    dimensions: int | None = None
+    """Keep the first so many numbers, before they are normalised (Kusupati et al. 2022, Matryoshka); None: all."""
+
+    def __post_init__(self) -> None:
+        if self.pooling is not None and self.pooling not in POOLINGS:
+            raise InvalidParameterError(
+                "pooling", f"pooling is {shown(self.pooling)}, but must be one of {', '.join(POOLINGS)}"
+            )
+        if not isinstance(self.normalize, bool):
+            raise InvalidParameterError("normalize", f"normalize is {shown(self.normalize)}, but must be True or False")
+        value: Any = self.dimensions
+        if value is not None and (type(value) is not int or value < 1):
+            raise InvalidParameterError(
+                "dimensions", f"dimensions is {shown(value)}, but must be a whole number of at least 1"
+            )
+
+
+@dataclass(slots=True)
+class EmbeddingOutput:
+    """The vector of one text."""
+
+    prompt_token_ids: list[int]
+    embedding: npt.NDArray[np.float32]
+    """[dimensions]"""
