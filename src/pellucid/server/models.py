@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import threading
 import time
@@ -237,13 +238,20 @@ class ModelPool:
         assert llm is not None
         await llm.close()
         del llm
-        await asyncio.to_thread(gc.collect)
+        await asyncio.to_thread(_give_back_memory)
 
 
 def end(scope: MutableMapping[str, Any]) -> None:
     """Call what was left for the end of a request, once."""
     for release in scope.pop(ON_END, ()):
         release()
+
+
+def _give_back_memory() -> None:
+    """What the model's objects took goes back to the system, also what the allocator would keep (glibc)."""
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
