@@ -144,7 +144,7 @@ def _sizes(scenario: Scenario) -> dict[str, int]:
     return {name: getattr(scenario, name) for name in fields}
 
 
-def _list_of(known: Sequence[str] | None, what: str) -> Any:
+def list_of(known: Sequence[str] | None, what: str) -> Any:
     def convert(text: str) -> list[str]:
         names = [name.strip() for name in text.split(",") if name.strip()]
         unknown = [name for name in names if known is not None and name not in known]
@@ -155,13 +155,13 @@ def _list_of(known: Sequence[str] | None, what: str) -> Any:
     return convert
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
-class _PeerPython(argparse.Action):
+class PeerPython(argparse.Action):
     """Collects NAME=PATH pairs into a dictionary."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
@@ -177,31 +177,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     listed = "names with commas between them"
     parser.add_argument(
-        "--models", type=_list_of(None, "model"), default=list(MODELS), help=f"{listed}; default {','.join(MODELS)}"
+        "--models", type=list_of(None, "model"), default=list(MODELS), help=f"{listed}; default {','.join(MODELS)}"
     )
     parser.add_argument(
-        "--scenarios", type=_list_of(list(SCENARIOS), "scenario"), help=f"{listed}: {', '.join(SCENARIOS)}"
+        "--scenarios", type=list_of(list(SCENARIOS), "scenario"), help=f"{listed}: {', '.join(SCENARIOS)}"
     )
-    parser.add_argument("--peers", type=_list_of(list(PEERS), "peer"), help=f"{listed}: {', '.join(PEERS)}")
+    parser.add_argument("--peers", type=list_of(list(PEERS), "peer"), help=f"{listed}: {', '.join(PEERS)}")
     parser.add_argument(
         "--peer-python",
-        action=_PeerPython,
+        action=PeerPython,
         default={},
         metavar="NAME=PATH",
         help="an interpreter that has this peer installed, in place of its own environment; may be repeated",
     )
-    parser.add_argument("--rounds", type=_count, help="rounds of each scenario; default 5, quick 2")
+    parser.add_argument("--rounds", type=count, help="rounds of each scenario; default 5, quick 2")
     parser.add_argument(
         "--budget",
         type=float,
         metavar="SECONDS",
         help="time of one engine in one scenario after which further rounds are left out; default 180, quick 4",
     )
-    parser.add_argument("-t", "--threads", type=_count, help="threads of every engine; default the usable cores")
+    parser.add_argument("-t", "--threads", type=count, help="threads of every engine; default the usable cores")
     parser.add_argument("--quick", action="store_true", help="smaller scenarios, fewer rounds, no slow starters")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default benchmark-results/DATE-TIME")
     parser.add_argument(
-        "--setup", type=_list_of(list(PEERS), "peer"), metavar="PEER", help="make a peer's environment, and stop"
+        "--setup", type=list_of(list(PEERS), "peer"), metavar="PEER", help="make a peer's environment, and stop"
     )
     parser.add_argument(
         "--tables", type=Path, metavar="RESULTS.json", help="make tables and chart again, measure nothing"

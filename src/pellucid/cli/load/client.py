@@ -84,11 +84,17 @@ class Target:
         return {**body, **self.extra_body}
 
 
-async def ask(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], due: float) -> Result:
-    """Send one streamed request and read its answer to the end. Failures are in the result."""
+async def ask(
+    client: httpx.AsyncClient, path: str, body: Mapping[str, Any], due: float, *, result: Result | None = None
+) -> Result:
+    """Send one streamed request and read its answer to the end. Failures are in the result.
+
+    result: one to fill in, for who wants to look while the answer comes.
+    """
     import httpx
 
-    result = Result(due, sent=time.perf_counter())
+    result = Result(due) if result is None else result
+    result.sent = time.perf_counter()
     try:
         async with client.stream("POST", path, json=body) as response:
             if response.status_code != 200:

@@ -72,11 +72,11 @@ class Mix:
         import numpy as np
 
         random = np.random.default_rng(seed)
-        system = _text(random, self.system_len) if self.system_len else ""
+        system = sentences(random, self.system_len) if self.system_len else ""
         return [
             Conversation(
                 tuple(
-                    Turn(_text(random, self._length(random, self.input_len)), self._length(random, self.output_len))
+                    Turn(sentences(random, self._length(random, self.input_len)), self._length(random, self.output_len))
                     for _ in range(self.turns)
                 ),
                 system,
@@ -90,8 +90,8 @@ class Mix:
         return int(min(self.max_len, max(4, round(math.exp(mu + SIGMA * float(random.standard_normal()))))))
 
 
-def _text(random: Generator, num_tokens: int) -> str:
-    """Sentences of common words, without meaning."""
+def sentences(random: Generator, num_tokens: int) -> str:
+    """Common words, without meaning, that are about so many tokens."""
     count = max(1, round(num_tokens * WORDS_PER_TOKEN))
     words = [_WORDS[i] for i in random.integers(0, len(_WORDS), count)]
     starts, at = {0}, int(random.integers(5, 14))
