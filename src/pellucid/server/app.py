@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from pellucid.server.api_errors import ApiError
 from pellucid.server.delivery import CLIENT_GONE
-from pellucid.server.gate import NOTES, Gate
+from pellucid.server.document import describe
+from pellucid.server.gate import NOTES, OPEN_PATHS, Gate
 from pellucid.server.metrics import Metrics
 from pellucid.server.models import ModelPool
 from pellucid.server.prefill import PrefillRoutes
@@ -37,6 +38,7 @@ def create_app(
     )
     app.include_router(routes.router())
     app.include_router(PrefillRoutes(models, settings).router())
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     app.add_exception_handler(ApiError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_http)
     app.add_exception_handler(ClientDisconnect, _nobody_there)
@@ -51,6 +53,12 @@ def create_app(
             expose_headers=["X-Request-Id"],
         )
     return app
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        app.openapi_schema = describe(app, OPEN_PATHS)
+    return app.openapi_schema
 
 
 def _refuse(request: Request, error: Any) -> Response:

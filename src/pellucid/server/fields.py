@@ -92,11 +92,12 @@ COMMON: dict[str, Schema] = {
     },
 }
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _TEXT_OR_IDS: list[Schema] = [
     {"type": "string"},
-    {"type": "array", "items": {"type": "string"}},
-    {"type": "array", "items": {"type": "integer"}},
-    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+    {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    _IDS,
+    {"type": "array", "items": _IDS, "minItems": 1},
 ]
 
 STRUCTURED_OUTPUTS: Schema = {
@@ -150,6 +151,8 @@ COMPLETIONS = Endpoint(
     renamed={},
 )
 
+EMPTY: Schema = {"enum": [None, "", []]}
+"""What fields of messages that we do not know may be: clients send back all of what they got."""
 _PARTS: Schema = {
     "anyOf": [
         {"type": "string"},
@@ -188,6 +191,7 @@ def _message(roles: list[str], required: list[str], **properties: Schema) -> Sch
             **properties,
         },
         "required": ["role", *required],
+        "additionalProperties": EMPTY,
     }
 
 

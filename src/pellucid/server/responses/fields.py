@@ -6,6 +6,7 @@ from typing import Any
 
 from pellucid.server.fields import (
     COMMON,
+    EMPTY,
     FUNCTION,
     JSON_SCHEMA,
     LABELS,
@@ -22,11 +23,15 @@ LOGPROBS = "message.output_text.logprobs"
 """The one thing of `include` that is served."""
 
 
-def _item(kind: str, required: list[str], **properties: Schema) -> Schema:
-    return {"type": "object", "properties": {"type": {"const": kind}, **properties}, "required": ["type", *required]}
-
-
 _TEXT: Schema = {"type": "string"}
+_OPTIONAL: Schema = {"type": ["string", "null"]}
+
+
+def _item(kind: str, required: list[str], **properties: Schema) -> Schema:
+    own: dict[str, Schema] = {"type": {"const": kind}, "id": _OPTIONAL, "status": _OPTIONAL, **properties}
+    return {"type": "object", "properties": own, "required": ["type", *required], "additionalProperties": EMPTY}
+
+
 _CONTENT: Schema = {
     "anyOf": [
         _TEXT,
@@ -45,19 +50,28 @@ _ITEM: Schema = {
         {
             "type": "object",
             "properties": {
+                **dict.fromkeys(("id", "status", "phase"), _OPTIONAL),
                 "type": {"const": "message"},
                 "role": {"enum": ["developer", "system", "user", "assistant"]},
                 "content": _CONTENT,
             },
             "required": ["role", "content"],
+            "additionalProperties": EMPTY,
         },
         _item("function_call", ["call_id", "name", "arguments"], call_id=_TEXT, name=_TEXT, arguments=_TEXT),
         _item("function_call_output", ["call_id", "output"], call_id=_TEXT, output=_CONTENT),
         _item(
             "reasoning",
             ["summary"],
-            summary={"type": "array"},
-            content={"type": ["array", "null"], "items": {"type": "object"}},
+            summary={"type": "array", "maxItems": 0},
+            content={
+                "type": ["array", "null"],
+                "items": {
+                    "type": "object",
+                    "properties": {"type": {"const": "reasoning_text"}, "text": _TEXT},
+                    "required": ["type", "text"],
+                },
+            },
         ),
     ]
 }

@@ -119,6 +119,6 @@ def _is_part(part: Any, kinds: tuple[str, ...]) -> bool:
 
 def _string(item: Message, name: str, place: str) -> str:
     value = item.get(name)
-    if not isinstance(value, str):
-        raise refused(f"{place}.{name}", f"{place}.{name} is {shown(value)}, but must be a string")
+    if not isinstance(value, str) or not (value or name == "arguments"):
+        raise refused(f"{place}.{name}", f"{place}.{name} is {shown(value)}, but must be a string that is not empty")
     return value
