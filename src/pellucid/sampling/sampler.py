@@ -12,7 +12,7 @@ from pellucid.kernels.backend import SamplingKernels
 from pellucid.sampling.candidates import MAX_VOCAB_SIZE, FloatArray, usable_temperature
 from pellucid.sampling.draw import uniform
 from pellucid.sampling.logprobs import raw_logprobs
-from pellucid.sampling.stages import StageObserver, any_moves_logits, check_raw, move_logits, run_stages
+from pellucid.sampling.stages import StageObserver, check_raw, move_logits, run_stages, stages_that_move_logits
 from pellucid.sampling.state import SamplingState
 from pellucid.sampling_params import SamplingParams
 
@@ -70,10 +70,15 @@ def _uniform(request: SamplingState) -> float:
 
 def _choose(kernels: SamplingKernels, logits: FloatArray, request: SamplingState) -> int:
     params = request.params
-    if params.greedy:
-        return move_logits(logits, request).first()
-    if any_moves_logits(request):
-        logits = move_logits(logits, request).logits
+    if stages_that_move_logits(request):
+        candidates = move_logits(logits, request)
+        if params.greedy:
+            return candidates.first()
+        logits = candidates.logits
+    elif params.greedy:
+        token_id = int(logits.argmax())
+        check_raw(logits.item(token_id))
+        return token_id
     token_id, largest = kernels.draw(
         logits,
         temperature=usable_temperature(params.temperature),

@@ -36,7 +36,7 @@ class Stage:
 
     name: str
     parameter: Callable[[SamplingState], Any]
-    """The parameter's value, or None where the stage is neutral and does not run."""
+    """The parameter's value, or None where the stage is neutral and does not run, now or later in this answer."""
     apply: Callable[[Candidates, SamplingState], None]
     moves_logits: bool
     """Whether the most probable token can change; the others are skipped by greedy decoding."""
@@ -184,9 +184,11 @@ def run_stages(logits: FloatArray, state: SamplingState, observer: StageObserver
     return candidates
 
 
-def any_moves_logits(state: SamplingState) -> bool:
-    """Whether a stage that changes logits will run."""
-    return any(stage.moves_logits and stage.parameter(state) is not None for stage in STAGES)
+def stages_that_move_logits(state: SamplingState) -> tuple[Stage, ...]:
+    """Those that change this answer's logits, now or earlier; looked up once for an answer."""
+    if state.moving_stages is None:
+        state.moving_stages = tuple(s for s in STAGES if s.moves_logits and s.parameter(state) is not None)
+    return state.moving_stages
 
 
 def move_logits(logits: FloatArray, state: SamplingState, observer: StageObserver | None = None) -> Candidates:
@@ -196,8 +198,8 @@ def move_logits(logits: FloatArray, state: SamplingState, observer: StageObserve
     if observer is not None:
         observer.on_stage("raw", None, candidates)
     moved = False
-    for stage in STAGES:
-        parameter = stage.parameter(state) if stage.moves_logits else None
+    for stage in stages_that_move_logits(state):
+        parameter = stage.parameter(state)
         if parameter is None:
             continue
         stage.apply(candidates, state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +77,8 @@ class SamplingState:
     logits_processors: tuple[LogitsProcessor, ...] = ()
     constraint: TokenConstraint | None = None
     """Its mask is that of the token to draw."""
+    moving_stages: tuple[Any, ...] | None = field(default=None, init=False, repr=False, compare=False)
+    """The stages (`stages.Stage`) that change this answer's logits, once they have been looked up."""
     _counts: TokenCounts | None = field(default=None, init=False, repr=False, compare=False)
     _arrays: dict[str, IdArray] = field(default_factory=dict, init=False, repr=False, compare=False)
 
