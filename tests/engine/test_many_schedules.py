@@ -40,7 +40,9 @@ def random_request(rng: random.Random, ids: list[int]) -> tuple[list[int], Sampl
     """A prompt that begins as others do, or not, and parameters of every kind."""
     start = rng.choice((0, 0, 0, rng.randrange(len(ids) - 1)))
     prompt = ids[start : start + rng.choice((1, 7, 15, 16, 17, 31, 33, 40))]
-    max_tokens = rng.randint(1, 9)
+    max_tokens = rng.randint(1, 8)
+    if rng.random() < 0.25:  # short prompts that grow long, so that blocks run out
+        prompt, max_tokens = prompt[:7], rng.randint(30, 40)
     fields: dict[str, Any] = {
         "max_tokens": max_tokens,
         "min_tokens": rng.choice((0, 0, max_tokens)),
@@ -69,6 +71,7 @@ class Schedules:
         ids = engines.make().tokenizer.encode(TEXT)
         rng = random.Random(1)
         self.requests = [random_request(rng, ids) for _ in range(NUM_REQUESTS)]
+        self.growing = [i for i, (_, params) in enumerate(self.requests) if (params.max_tokens or 0) >= 30]
         self.seen: Counter[str] = Counter()
         self._alone: dict[tuple[Any, ...], Any] = {}
 
@@ -94,6 +97,9 @@ class Schedules:
             rng = random.Random(number)
             settings = {name: rng.choice(values) for name, values in DIMENSIONS.items()}
             chosen = rng.choices(range(NUM_REQUESTS), k=rng.randint(2, 5))
+            if rng.random() < 0.2:  # blocks run out
+                settings.update(kv_cache_blocks=rng.choice((4, 5)), max_num_seqs=8)
+                chosen = rng.choices(self.growing, k=3)
             engine = self.engine(settings)
             outputs = run(engine, [self.requests[i] for i in chosen], rng)
             for i, output in zip(chosen, outputs, strict=True):
@@ -122,7 +128,5 @@ def test_two_hundred_schedules_do_not_change_a_bit(schedules: Schedules, part: i
     schedules.seen.clear()
     schedules.check(range(25 * part, 25 * (part + 1)))
     seen = schedules.seen
-    assert seen["preemptions"] > 3
-    assert seen["found"] > 100
-    assert seen["evicted"] > 3
-    assert seen["tokens"] > 300
+    assert min(seen["preemptions"], seen["found"], seen["evicted"]) > 0
+    assert seen["tokens"] > 1000

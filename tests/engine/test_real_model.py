@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_engines import Engines, bits, run
 
 from pellucid.config import EngineArgs
 from pellucid.engine.llm import LLM
@@ -38,21 +39,6 @@ LONG_REQUESTS = [
 ]
 
 
-class Engines:
-    """Engines with different settings over weights loaded once for each number of threads."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._loaded: dict[int, LLMEngine] = {}
-
-    def make(self, *, threads: int = 2, **fields: Any) -> LLMEngine:
-        args = EngineArgs(model=str(self._path), threads=threads, seed=0, **fields)
-        if threads not in self._loaded:
-            self._loaded[threads] = LLMEngine.from_args(args)
-        loaded = self._loaded[threads]
-        return LLMEngine(loaded.model, loaded.tokenizer, args)
-
-
 @pytest.fixture(scope="module")
 def engines(smollm2_path: Path) -> Engines:
     return Engines(smollm2_path)
@@ -62,26 +48,6 @@ def engines(smollm2_path: Path) -> Engines:
 def alone(engines: Engines) -> list[Any]:
     """Every request by itself, its prompt in one piece."""
     return [bits(run(engines.make(), [request])[0]) for request in REQUESTS]
-
-
-def run(engine: LLMEngine, requests: list[tuple[str, SamplingParams]], rng: random.Random | None = None) -> list[Any]:
-    """All requests; with `rng` they arrive at random steps."""
-    totals: dict[str, RequestOutput] = {}
-    to_come = list(enumerate(requests))
-    while to_come or engine.has_unfinished_requests():
-        while to_come and (rng is None or rng.random() < 0.5):
-            i, (text, params) = to_come.pop(0)
-            engine.add_request(str(i), text, params)
-        for output in engine.step() if engine.has_unfinished_requests() else ():
-            totals[output.request_id] = add_delta(totals.get(output.request_id), output)
-    engine.check_integrity()
-    return [totals[str(i)] for i in range(len(requests))]
-
-
-def bits(output: RequestOutput) -> Any:
-    """Everything of a request that must not depend on the schedule; floats as they are."""
-    answers = [(a.text, a.token_ids, a.finish_reason, a.logprobs, a.cumulative_logprob) for a in output.outputs]
-    return answers, output.prompt_logprobs
 
 
 def test_the_default_model_knows_the_capital_of_france(smollm2_path: Path) -> None:
