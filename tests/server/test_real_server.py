@@ -86,11 +86,14 @@ def test_half_a_surrogate_pair_is_400(real_server: RunningServer) -> None:
 
 
 def test_the_example_of_the_page(real_server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/serving.md: the program, run against this server, prints what stands below it."""
+    """docs/serving.md: the programs, run one after the other against this server, print what stands below them."""
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
-    source, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL).groups()  # type: ignore[union-attr]
-    exec(source.replace("http://127.0.0.1:8000/v1", real_server.base_url), {})
-    assert capsys.readouterr().out == shown
+    examples = re.findall(r"```python\n([^`]*)```\n\n```text\n([^`]*)```", page)
+    assert len(examples) == 2
+    names: dict[str, Any] = {}
+    for source, shown in examples:
+        exec(source.replace("http://127.0.0.1:8000/v1", real_server.base_url), names)
+        assert capsys.readouterr().out == shown
 
 
 def test_the_file_is_the_model(smollm2_path: Path, real_server: RunningServer) -> None:
