@@ -9,26 +9,36 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
+from pellucid.config import EngineArgs, ModelConfig
 from pellucid.errors import KVCacheFileError
 from pellucid.forward_batch import ForwardBatch
+from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.saved import load_cache, save_cache
 from pellucid.kv_cache.storage import KVCacheStorage
-
-if TYPE_CHECKING:
-    from pellucid.engine.llm_engine import LLMEngine
 
 _PROBE_TOKENS = 48
 _PIECE = 1 << 20
 
 
+class EngineLike(Protocol):
+    """What is read of an engine."""
+
+    args: EngineArgs
+    config: ModelConfig
+    max_model_len: int
+    model: Any
+    kv: KVCacheManager
+    storage: KVCacheStorage
+
+
 class SavedCache:
     """The file of one engine."""
 
-    def __init__(self, engine: LLMEngine, path: str) -> None:
+    def __init__(self, engine: EngineLike, path: str) -> None:
         self._engine = engine
         self._path = Path(path)
         self._settings: dict[str, str] | None = None
@@ -83,7 +93,7 @@ def _weights_digest(name: str) -> str:
     return digest.hexdigest()
 
 
-def _arithmetic_digest(engine: LLMEngine) -> str:
+def _arithmetic_digest(engine: EngineLike) -> str:
     """A hash of the keys and values of a fixed text, ids from all over the vocabulary, in a cache of its own."""
     own, count = engine.storage, min(_PROBE_TOKENS, engine.max_model_len)
     num_blocks = -(-count // own.block_size)
