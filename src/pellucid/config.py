@@ -23,10 +23,12 @@ BlockKind = Literal["sequential", "parallel", "post_norm"]
 RopeScalingKind = Literal["divisors", "linear", "ntk", "dynamic", "llama3", "yarn", "longrope"]
 KVCacheDType = Literal["float16", "float32"]
 BackendName = Literal["native", "reference"]
+SpeculativeMethod = Literal["auto", "ngram", "draft_model", "off"]
 
 KV_CACHE_DTYPES: tuple[KVCacheDType, ...] = ("float16", "float32")
 KV_DTYPE_BYTES: dict[KVCacheDType, int] = {"float16": 2, "float32": 4}
 BACKENDS: tuple[BackendName, ...] = ("native", "reference")
+SPECULATIVE_METHODS: tuple[SpeculativeMethod, ...] = ("auto", "ngram", "draft_model", "off")
 
 # Arrays and threads are made for these many: a slip of the keyboard must not take the machine down.
 _WHOLE_NUMBERS: dict[str, tuple[int, int | None]] = {
@@ -35,6 +37,7 @@ _WHOLE_NUMBERS: dict[str, tuple[int, int | None]] = {
     "max_num_batched_tokens": (1, 1_048_576),
     "kv_cache_memory_bytes": (1, None),
     "max_step_ms": (1, 600_000),
+    "num_speculative_tokens": (1, 31),
     "threads": (1, 1024),
     "seed": (0, MAX_SEED),
 }
@@ -268,6 +271,17 @@ class EngineArgs:
             "help": "File in which the prefix cache outlives the process: read at the start, written at the end."
         },
     )
+    speculative_method: SpeculativeMethod = field(
+        default="auto",
+        metadata={
+            "help": "Guess tokens and verify them in one step; no answer changes. auto: looked up in the text so far, "
+            "and by the draft model if there is one, as far as it pays; ngram, draft_model: always."
+        },
+    )
+    speculative_model: str | None = field(
+        default=None, metadata={"help": "Draft model with the same vocabulary: named like the model."}
+    )
+    num_speculative_tokens: int = field(default=7, metadata={"help": "Most guesses of a request in one step."})
     threads: int | None = field(
         default=None, metadata={"help": "Worker threads; the cores this process may use when unset."}
     )
@@ -295,6 +309,7 @@ class EngineArgs:
                 "enable_prefix_caching",
                 f"enable_prefix_caching is {shown(self.enable_prefix_caching)}, but must be True or False",
             )
+        self._check_speculation()
         if self.kv_cache_save is not None:
             self._check_kv_cache_save()
         if self.backend not in BACKENDS:
@@ -310,6 +325,28 @@ class EngineArgs:
         if not self.enable_prefix_caching:
             raise InvalidParameterError(
                 "kv_cache_save", "kv_cache_save needs enable_prefix_caching, which keeps the blocks that are saved"
+            )
+
+    def _check_speculation(self) -> None:
+        method, model = self.speculative_method, self.speculative_model
+        if method not in SPECULATIVE_METHODS:
+            raise InvalidParameterError(
+                "speculative_method",
+                f"speculative_method is {shown(method)}, but must be one of {', '.join(SPECULATIVE_METHODS)}",
+            )
+        if model is not None and (not isinstance(model, str) or not model):
+            raise InvalidParameterError(
+                "speculative_model", f"speculative_model is {shown(model)}, but must be a name or a path as a string"
+            )
+        if method == "draft_model" and model is None:
+            raise InvalidParameterError(
+                "speculative_model", "speculative_model must name a model where speculative_method is draft_model"
+            )
+        if method in ("ngram", "off") and model is not None:
+            raise InvalidParameterError(
+                "speculative_model",
+                f"speculative_model is {shown(model)}, but speculative_method {method} uses none: "
+                "leave it out, or set speculative_method to auto or draft_model",
             )
 
     def _check_whole_number(self, name: str, low: int, high: int | None) -> None:

@@ -81,6 +81,10 @@ class RequestMetrics:
     """When each token of the first answer was chosen."""
     num_preemptions: int = 0
     """How often its answers that have ended gave up their KV blocks and were computed again."""
+    num_draft_tokens: int = 0
+    """Guesses at its tokens that were verified …"""
+    num_accepted_tokens: int = 0
+    """… and those that came true: tokens that took no step of their own."""
 
     @property
     def ttft(self) -> float | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pellucid.config import EngineArgs, ModelConfig, RopeConfig
+from pellucid.config import EngineArgs, ModelConfig, RopeConfig, SpeculativeMethod
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.forward_batch import Float32Array, ForwardBatch, ForwardOutput
 from pellucid.kv_cache.storage import KVCacheStorage
@@ -69,6 +69,7 @@ class MockModel:
             norm_eps=1e-5,
             rope=RopeConfig(10000.0, 2),
         )
+        self.is_draft = False
         self.num_forwards = 0
         self.rows: list[int] = []
         """Rows of every forward pass."""
@@ -77,7 +78,7 @@ class MockModel:
         self.on_forward: Callable[[ForwardBatch], None] | None = None
 
     def forward(self, batch: ForwardBatch, kv: KVCacheStorage, probe: Probe | None = None) -> ForwardOutput:
-        check_batch(batch, kv)
+        check_batch(batch, kv, is_draft=self.is_draft)
         if self.on_forward is not None:
             self.on_forward(batch)
         self.num_forwards += 1
@@ -105,8 +106,32 @@ class MockModel:
         return logits
 
 
-def check_batch(batch: ForwardBatch, kv: KVCacheStorage) -> None:
-    """The contract of ForwardBatch."""
+class NoisyModel(MockModel):
+    """A draft model that is right most of the time: its logits are the mock's, some of them moved."""
+
+    def __init__(self, seed: int = 0, share: float = 0.3, noise: float = 2.0) -> None:
+        super().__init__()
+        self.is_draft = True
+        self._random = np.random.default_rng(seed)
+        self._share = share
+        self._noise = noise
+
+    def compute_logits(self, hidden: Float32Array) -> Float32Array:
+        logits = super().compute_logits(hidden)
+        for row in logits:
+            if self._random.random() < self._share:
+                row[: ord("h")] += self._random.normal(0, self._noise, size=ord("h")).astype(np.float32)
+        return logits
+
+
+def check_cached_blocks(engine: LLMEngine) -> None:
+    """Every block in the prefix cache holds the keys of the very tokens that it is found by."""
+    for block, node in engine.kv.cache._nodes.items():
+        assert tuple(engine.storage.keys[0][block, 0, 0, :].astype(int)) == node.token_ids
+
+
+def check_batch(batch: ForwardBatch, kv: KVCacheStorage, *, is_draft: bool) -> None:
+    """The contract of ForwardBatch. A draft model fills in blocks that are shared: with the same numbers as anyone."""
     num_rows, num_seqs = len(batch.token_ids), len(batch.seq_lens)
     for array, dtype, shape in (
         (batch.token_ids, np.int32, (num_rows,)),
@@ -135,7 +160,7 @@ def check_batch(batch: ForwardBatch, kv: KVCacheStorage) -> None:
             block, offset = divmod(int(batch.slot_mapping[row]), kv.block_size)
             assert offset == batch.positions[row] % kv.block_size
             assert block == batch.block_table[s, batch.positions[row] // kv.block_size]
-    assert all(holders[block] == 1 for block in written), "a shared block is written"
+    assert is_draft or all(holders[block] == 1 for block in written), "a shared block is written"
 
 
 class ByteTokenizer:
@@ -178,6 +203,9 @@ def make_engine(
     seed: int | None = 0,
     add_bos: bool = False,
     enable_prefix_caching: bool = True,
+    speculative_method: SpeculativeMethod = "off",
+    num_speculative_tokens: int = 7,
+    draft_model: MockModel | None = None,
 ) -> LLMEngine:
     """An engine over a new MockModel with a pool of exactly `num_blocks` blocks."""
     args = EngineArgs(
@@ -185,8 +213,11 @@ def make_engine(
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
-        kv_cache_memory_bytes=num_blocks * BLOCK_BYTES,
+        kv_cache_memory_bytes=num_blocks * BLOCK_BYTES * (1 if draft_model is None else 2),
         seed=seed,
         enable_prefix_caching=enable_prefix_caching,
+        speculative_method=speculative_method,
+        speculative_model=None if draft_model is None else "mock",
+        num_speculative_tokens=num_speculative_tokens,
     )
-    return LLMEngine(MockModel(), ByteTokenizer(add_bos=add_bos), args)
+    return LLMEngine(MockModel(), ByteTokenizer(add_bos=add_bos), args, draft_model=draft_model)

@@ -20,6 +20,7 @@ from pellucid.sampling_params import SamplingParams
 
 MAX_MODEL_LEN = 64
 DIMENSIONS: dict[str, tuple[Any, ...]] = {
+    "speculative_method": ("off", "auto", "ngram"),
     "threads": (1, 2),
     "max_num_batched_tokens": (2, 5, 7, 16, 33, 64, 512),
     "max_num_seqs": (1, 2, 4, 8),
@@ -88,7 +89,7 @@ class Schedules:
         fields = {name: settings[name] for name in CHANGES_BITS}
         key = (number, *fields.values())
         if key not in self._alone:
-            engine = self.engine({**fields, "enable_prefix_caching": False})
+            engine = self.engine({**fields, "enable_prefix_caching": False, "speculative_method": "off"})
             self._alone[key] = bits(run(engine, [self.requests[number]])[0])
         return self._alone[key]
 
@@ -109,6 +110,8 @@ class Schedules:
                 preemptions=stats.num_preemptions,
                 found=stats.prefix_cache_hit_tokens,
                 evicted=stats.prefix_cache_evicted_blocks,
+                accepted=stats.spec_accepted_tokens,
+                refused=stats.spec_draft_tokens - stats.spec_accepted_tokens,
                 tokens=stats.num_output_tokens,
             )
 
@@ -128,5 +131,5 @@ def test_two_hundred_schedules_do_not_change_a_bit(schedules: Schedules, part: i
     schedules.seen.clear()
     schedules.check(range(25 * part, 25 * (part + 1)))
     seen = schedules.seen
-    assert min(seen["preemptions"], seen["found"], seen["evicted"]) > 0
+    assert min(seen[name] for name in ("preemptions", "found", "evicted", "accepted", "refused")) > 0
     assert seen["tokens"] > 1000

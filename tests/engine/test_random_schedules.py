@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mock_model import EOS, IM_END, LETTERS, ByteTokenizer, make_engine
+from mock_model import EOS, IM_END, LETTERS, ByteTokenizer, NoisyModel, check_cached_blocks, make_engine
 from naive_constraint import SHAPES
 from naive_generate import naive_generate, naive_prompt_logprobs
 
+from pellucid.config import SpeculativeMethod
 from pellucid.engine.output_processor import add_delta
 from pellucid.engine.step_pace import StepLoad
 from pellucid.outputs import RequestOutput
@@ -53,12 +54,19 @@ class Run:
         self.rng = rng
         self.max_model_len = rng.choice((40, 64, 100))
         fewest = -(-self.max_model_len // 16)
+        method: SpeculativeMethod = rng.choice(("off", "auto", "auto", "ngram", "draft_model", "draft_model"))
+        draft_model = None
+        if method == "draft_model" or (method == "auto" and rng.random() < 0.5):
+            draft_model = NoisyModel(rng.randrange(100), rng.choice((0.0, 0.3, 0.8)))
         self.engine = make_engine(
             num_blocks=rng.choice((fewest, fewest + 1, fewest + 4, 40)),
             max_model_len=self.max_model_len,
             max_num_seqs=rng.choice((1, 2, 4, 8)),
             max_num_batched_tokens=rng.choice((1, 3, 7, 16, 33, 64)),
             enable_prefix_caching=rng.random() < 0.8,
+            speculative_method=method,
+            num_speculative_tokens=rng.choice((1, 3, 7, 20)),
+            draft_model=draft_model,
         )
         self.engine.runner._masks = MaskWorker(overlaps=rng.random() < 0.5)
         self.salts: dict[str, str] = {}
@@ -124,6 +132,7 @@ class Run:
             for output in self.engine.step():
                 self.take(output)
             self.engine.check_integrity()
+            check_cached_blocks(self.engine)
             if self.asked and self.rng.random() < 0.02:
                 name = self.rng.choice(sorted(self.asked))
                 output = self.engine.abort(name)
@@ -202,14 +211,17 @@ def test_every_answer_is_what_it_is_alone_in_many_schedules(number: int) -> None
 
 
 def test_the_random_schedules_do_what_they_are_for() -> None:
-    """Preemption, prefixes found, evictions, aborts, both ends and stop strings all occur among them."""
+    """Preemption, prefixes found, evictions, drafts, aborts, both ends and stop strings all occur among them."""
     preemptions, num_stop_strings, num_found, num_evictions, reasons = 0, 0, 0, 0, set()
+    drafted, accepted = 0, 0
     for number in range(50):
         run = Run(random.Random(number), num_requests=8)
         run.go()
         run.check()
         preemptions += run.engine.stats.num_preemptions
         num_found += run.num_tokens_found
+        drafted += run.engine.stats.spec_draft_tokens
+        accepted += run.engine.stats.spec_accepted_tokens
         num_evictions += run.engine.stats.prefix_cache_evicted_blocks
         for total in run.totals.values():
             reasons |= {c.finish_reason for c in total.outputs}
@@ -217,6 +229,8 @@ def test_the_random_schedules_do_what_they_are_for() -> None:
     assert preemptions > 20
     assert num_found > 500
     assert num_evictions > 100
+    assert drafted - accepted > 1000
+    assert accepted > 1000
     assert num_stop_strings > 10
     assert reasons == {"stop", "length", "abort"}
     assert IM_END in ByteTokenizer().eos_ids

@@ -46,8 +46,8 @@ def engines(smollm2_path: Path) -> Engines:
 
 @pytest.fixture(scope="module")
 def alone(engines: Engines) -> list[Any]:
-    """Every request by itself, its prompt in one piece."""
-    return [bits(run(engines.make(), [request])[0]) for request in REQUESTS]
+    """Every request by itself, its prompt in one piece, nothing guessed."""
+    return [bits(run(engines.make(speculative_method="off"), [request])[0]) for request in REQUESTS]
 
 
 def test_the_default_model_knows_the_capital_of_france(smollm2_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_the_default_model_knows_the_capital_of_france(smollm2_path: Path) -> No
         answer = llm.chat(question, params)[0].outputs[0]
         assert answer.text == "The capital of France is Paris."
         assert (answer.finish_reason, answer.stop_reason) == ("stop", None)
-        deltas = [output.outputs[0].text for output in llm.stream(question, params)]
-        assert "".join(deltas) == answer.text
-        assert len(deltas) == len(answer.token_ids)
+        deltas = [output.outputs[0] for output in llm.stream(question, params)]
+        assert "".join(delta.text for delta in deltas) == answer.text
+        assert [token_id for delta in deltas for token_id in delta.token_ids] == answer.token_ids
 
 
 SCHEDULES: list[dict[str, Any]] = [
@@ -67,6 +67,7 @@ SCHEDULES: list[dict[str, Any]] = [
     {"max_num_batched_tokens": 1, "max_num_seqs": 3, "threads": 2},
     {"max_num_batched_tokens": 33, "max_num_seqs": 4, "threads": 1},
     {"max_num_batched_tokens": 512, "threads": 2},
+    {"max_num_batched_tokens": 30, "threads": 2, "speculative_method": "ngram", "num_speculative_tokens": 11},
 ]
 
 
@@ -81,7 +82,7 @@ def test_schedules_do_not_change_a_bit(engines: Engines, alone: list[Any], numbe
 
 @pytest.fixture(scope="module")
 def long_alone(engines: Engines) -> list[Any]:
-    return [bits(run(engines.make(), [request])[0]) for request in LONG_REQUESTS]
+    return [bits(run(engines.make(speculative_method="off"), [request])[0]) for request in LONG_REQUESTS]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -93,6 +94,25 @@ def test_preemption_does_not_change_a_bit(engines: Engines, long_alone: list[Any
     outputs = run(engine, LONG_REQUESTS)
     assert engine.stats.num_preemptions > 0
     assert [bits(output) for output in outputs] == long_alone
+
+
+def test_g67_looked_up_drafts_do_not_change_a_bit(engines: Engines) -> None:
+    """A text that repeats, so that drafts are right and wrong: at all temperatures, with penalties and logprobs."""
+    texts = (TEXTS[3], "one two three one two three one two", TEXTS[2] + TEXTS[2])
+    requests = [
+        (text, replace(params, max_tokens=40, min_tokens=30, logprobs=2))
+        for text in texts
+        for params in (PARAMS[0], PARAMS[1], PARAMS[2])
+    ]
+    plain = engines.make(speculative_method="off")
+    expected = [bits(run(plain, [request])[0]) for request in requests]
+    for method in ("auto", "ngram"):
+        engine = engines.make(speculative_method=method)
+        assert [bits(run(engine, [request])[0]) for request in requests] == expected
+        assert engine.stats.num_steps < plain.stats.num_steps
+        assert 0 < engine.stats.spec_accepted_tokens < engine.stats.spec_draft_tokens
+        together = engines.make(speculative_method=method, max_num_batched_tokens=64)
+        assert [bits(output) for output in run(together, requests)] == expected
 
 
 HISTORY = (TEXTS[3] + TEXTS[1]) * 2

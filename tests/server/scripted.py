@@ -34,6 +34,10 @@ def say(text: str) -> str:
     return f"{BEGIN}{text}{END}"
 
 
+MAX_DRAWN = 32
+"""Rows of one request from which tokens may be drawn in a step: the last known token's, and guesses."""
+
+
 class ScriptedModel(mock_model.MockModel):  # type: ignore[misc]
     """Its prompt is read back through the KV cache, as the mock model's is."""
 
@@ -42,8 +46,9 @@ class ScriptedModel(mock_model.MockModel):  # type: ignore[misc]
         for s, seq_len in enumerate(batch.seq_lens):
             table = batch.block_table[s, : -(-int(seq_len) // kv.block_size)]
             tokens = kv.keys[0][table, 0, 0, :].reshape(-1)[:seq_len].astype(np.int64).tolist()
-            row = int(batch.query_start_loc[s + 1]) - 1
-            output.hidden[row] = (_next_token(tokens), 0, 0)
+            first, end = int(batch.query_start_loc[s]), int(batch.query_start_loc[s + 1])
+            for row in range(max(first, end - MAX_DRAWN), end):
+                output.hidden[row] = (_next_token(tokens[: len(tokens) - (end - 1 - row)]), 0, 0)
         return output
 
     def compute_logits(self, hidden: Float32Array) -> Float32Array:

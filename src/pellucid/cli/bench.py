@@ -73,6 +73,8 @@ class Times:
     itl: list[float] = field(default_factory=list)
     round: list[float] = field(default_factory=list)
     num_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     def add(self, outputs: list[RequestOutput], seconds: float) -> None:
         """Take in one round."""
@@ -80,6 +82,8 @@ class Times:
         for output in outputs:
             times = output.metrics.token_times
             self.num_tokens += len(times)
+            self.num_draft_tokens += output.metrics.num_draft_tokens
+            self.num_accepted_tokens += output.metrics.num_accepted_tokens
             if output.metrics.ttft is not None:
                 self.ttft.append(output.metrics.ttft)
             if len(times) > 1:
@@ -120,6 +124,9 @@ def _show(llm: LLM, times: Times, settings: dict[str, int]) -> None:
     result: dict[str, Any] = {"bench": "latency", "model": llm.args.model, "threads": _threads(llm), **settings}
     for name, spread in figures.items():
         result |= {f"{name.lower()}_{key}_seconds": value for key, value in spread.items()}
+    result |= {"draft_tokens": times.num_draft_tokens, "accepted_tokens": times.num_accepted_tokens}
+    if times.num_draft_tokens:
+        print(f"{times.num_accepted_tokens} of {times.num_draft_tokens} guesses came true")
     console.write_json({**result, "output_tokens_per_second": rate})
 
 

@@ -145,6 +145,8 @@ def _metrics(metrics: RequestMetrics, outputs: list[CompletionOutput]) -> dict[s
         "tpot_seconds": None if rate is None else 1 / rate,
         "num_output_tokens": sum(len(answer.token_ids) for answer in outputs),
         "num_preemptions": metrics.num_preemptions,
+        "num_draft_tokens": metrics.num_draft_tokens,
+        "num_accepted_tokens": metrics.num_accepted_tokens,
     }
 
 

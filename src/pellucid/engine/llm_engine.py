@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pellucid.config import EngineArgs
 from pellucid.engine.model_runner import Model, ModelRunner, StepResult
-from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike
-from pellucid.engine.scheduler import Scheduler, load_of
+from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike, add_completion
+from pellucid.engine.scheduler import ScheduledRequest, Scheduler, load_of
+from pellucid.engine.speculation.drafts import num_right
+from pellucid.engine.speculation.speculator import Speculator, make_speculator
 from pellucid.engine.step_pace import StepPace, pair_ratio
 from pellucid.engine.validation import (
     check_params,
@@ -29,6 +31,7 @@ from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.outputs import CompletionOutput, RequestOutput
 from pellucid.request import LogitsProcessor, Request
 from pellucid.sampling.constraints.compiler import CompiledGrammar, GrammarCompiler
+from pellucid.sampling.sampler import SampledToken
 from pellucid.sampling_params import MAX_SEED, SamplingParams
 
 if TYPE_CHECKING:
@@ -67,12 +70,21 @@ class EngineStats:
     """… and those found there, which were not computed."""
     prefix_cache_evicted_blocks: int
     """Cached blocks given up so far because others needed the room."""
+    spec_draft_tokens: int = 0
+    """Guesses at tokens that were verified …"""
+    spec_accepted_tokens: int = 0
+    """… and those that came true."""
 
     @property
     def prefix_cache_hit_rate(self) -> float | None:
         """Share of the prompt tokens looked up that were found; None before the first."""
         queried = self.prefix_cache_queried_tokens
         return self.prefix_cache_hit_tokens / queried if queried else None
+
+    @property
+    def spec_acceptance_rate(self) -> float | None:
+        """Share of the verified guesses that came true; None before the first."""
+        return self.spec_accepted_tokens / self.spec_draft_tokens if self.spec_draft_tokens else None
 
 
 class LLMEngine:
@@ -81,14 +93,26 @@ class LLMEngine:
     `add_request` refuses what cannot be served; everything it takes ends with a finish_reason.
     """
 
-    def __init__(self, model: Model, tokenizer: TokenizerLike, args: EngineArgs | None = None) -> None:
-        """Raises `InvalidParameterError` when the KV cache cannot hold one request of max_model_len."""
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: TokenizerLike,
+        args: EngineArgs | None = None,
+        *,
+        draft_model: Model | None = None,
+    ) -> None:
+        """`draft_model` is what `args.speculative_model` names, with the same vocabulary.
+
+        Raises `InvalidParameterError` when the KV cache cannot hold one request of max_model_len, or where the draft
+        model does not go with the model.
+        """
         self.args = args = args or EngineArgs()
         self.model = model
         self.tokenizer = tokenizer
         self.config = config = model.config
         self.max_model_len = resolve_max_model_len(config, args)
-        num_blocks = resolve_num_blocks(config, args, self.max_model_len)
+        draft_config = None if draft_model is None else draft_model.config
+        num_blocks = resolve_num_blocks(config, args, self.max_model_len, draft_config)
         self.storage = KVCacheStorage(
             config.num_layers, num_blocks, config.num_kv_heads, config.head_dim, args.block_size, args.kv_cache_dtype
         )
@@ -111,6 +135,7 @@ class LLMEngine:
         )
         self.grammars = GrammarCompiler(tokenizer, config.vocab_size)
         """For structured_outputs; its `compile` may be called from any thread."""
+        self.speculator = make_speculator(args, model, draft_model, num_blocks, self.max_model_len)
         self._process = os.getpid()
         self._states: dict[str, RequestState] = {}
         self._num_requests = 0
@@ -118,6 +143,10 @@ class LLMEngine:
         self._num_steps = 0
         self._num_tokens_computed = 0
         self._num_output_tokens = 0
+        self._num_draft_tokens = 0
+        self._num_accepted_tokens = 0
+        self._unsent: dict[str, RequestOutput] = {}
+        """Deltas of the step that runs; those of a step that failed half-way go out with the next one's."""
         self.saved_cache: SavedCache | None = None
         """The file in which the prefix cache outlives the process."""
         if args.kv_cache_save is not None:
@@ -129,11 +158,11 @@ class LLMEngine:
     @classmethod
     def from_args(cls, args: EngineArgs | None = None, *, progress: Any = None) -> Self:
         """Find (or fetch) the model, load it and its tokenizer; `progress` is handed to the model store."""
-        from pellucid.engine.loading import load_parts
+        from pellucid.engine.loading import load_draft_model, load_parts
 
         args = args or EngineArgs()
         model, tokenizer = load_parts(args, progress)
-        return cls(model, tokenizer, args)
+        return cls(model, tokenizer, args, draft_model=load_draft_model(args, model, tokenizer, progress))
 
     def add_request(
         self,
@@ -228,16 +257,22 @@ class LLMEngine:
             raise PellucidError("this model was loaded before the process forked: load it again in the new process")
 
     def step(self) -> list[RequestOutput]:
-        """Schedule → run → postprocess. Gives the deltas of the requests that have something new."""
+        """Schedule → guess → run → postprocess. Gives the deltas of the requests that have something new."""
         self.check_process()
         step = self.scheduler.schedule()
         if not step.scheduled and self.has_unfinished_requests():
             raise AssertionError("requests wait, but the scheduler found nothing to compute")
         self._note_admitted(step.admitted)
         began = time.perf_counter_ns()
+        if self.speculator is not None:
+            self.speculator.plan(step, self.scheduler)
         results = self.runner.execute(step)
+        self._postprocess(results)
         self.scheduler.pace.observe(load_of(step.scheduled), time.perf_counter_ns() - began)
-        return self._postprocess(results)
+        if self.speculator is not None:
+            self.speculator.note_seconds(step, self.runner.seconds)
+        outputs, self._unsent = list(self._unsent.values()), {}
+        return outputs
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now and free its blocks.
@@ -247,11 +282,10 @@ class LLMEngine:
         state = self._states.get(request_id)
         if state is None:
             return None
-        outputs: dict[str, RequestOutput] = {}
         for answer in state.answers:
             if not answer.finished:
-                self._emit(outputs, state, answer, answer.end("abort"))
-        return outputs[request_id]
+                self._emit(state, answer, answer.end("abort"))
+        return self._unsent.pop(request_id)
 
     @property
     def stats(self) -> EngineStats:
@@ -271,6 +305,8 @@ class LLMEngine:
             prefix_cache_queried_tokens=self.scheduler.num_queried_tokens,
             prefix_cache_hit_tokens=self.scheduler.num_hit_tokens,
             prefix_cache_evicted_blocks=self.kv.cache.num_evicted,
+            spec_draft_tokens=self._num_draft_tokens,
+            spec_accepted_tokens=self._num_accepted_tokens,
         )
 
     def check_integrity(self) -> None:
@@ -345,43 +381,78 @@ class LLMEngine:
             if metrics.first_scheduled_time is None:
                 metrics.first_scheduled_time = time.monotonic()
 
-    def _postprocess(self, results: list[StepResult]) -> list[RequestOutput]:
-        outputs: dict[str, RequestOutput] = {}
-        now = time.monotonic()
+    def _postprocess(self, results: list[StepResult]) -> None:
         self._num_steps += bool(results)
         for result in results:
-            request = result.entry.request
+            request, entry = result.entry.request, result.entry
+            self._num_tokens_computed += entry.num_rows
+            if result.is_void:
+                if self.speculator is not None:
+                    self.speculator.learn(request, (), is_void=True)
+                continue
             state = self._states[request.request_id]
             answer = state.answers[request.sample_index]
-            self._num_tokens_computed += result.entry.num_new_tokens
-            if result.error is None:
-                self.scheduler.mark_computed(result.entry)
+            if result.error is None and not entry.draws:
+                self.scheduler.mark_computed(entry)
             if result.prompt_rows:
                 state.add_prompt_rows(request, result.prompt_rows)
             if result.error is not None:
-                self._emit(outputs, state, answer, answer.end("error", result.error))
-            elif request.prefill_only:
-                if result.entry.end == request.num_tokens:
-                    self._emit(outputs, state, answer, answer.end("length"))
-            elif result.sampled is not None:
-                self._num_output_tokens += 1
-                state.note_token(request, now)
-                self._emit(outputs, state, answer, answer.push(result.sampled))
-        return list(outputs.values())
+                self._emit(state, answer, answer.end("error", result.error))
+            elif request.prefill_only and entry.end == request.num_tokens:
+                self._emit(state, answer, answer.end("length"))
+        now = time.monotonic()
+        for result, tokens in self.runner.draw(results):
+            self._take(result, tokens, now)
 
-    def _emit(
-        self, outputs: dict[str, RequestOutput], state: RequestState, answer: Answer, completion: CompletionOutput
+    def _take(self, result: StepResult, tokens: Iterable[SampledToken], now: float) -> None:
+        """Give an answer its next tokens, one after the other, until it ends or a draft is not the token drawn."""
+        request, entry = result.entry.request, result.entry
+        state = self._states[request.request_id]
+        answer = state.answers[request.sample_index]
+        drawn: list[int] = []
+        deltas: list[CompletionOutput] = []
+        try:
+            for sampled in tokens:
+                drawn.append(sampled.token_id)
+                state.note_token(request, now)
+                deltas.append(answer.push(sampled))
+                if deltas[-1].finish_reason is not None:
+                    break
+        finally:  # what was drawn is told, even if an exception ends the step here
+            if deltas and result.error is None:
+                self.scheduler.mark_computed(entry, len(drawn) - 1)
+            if result.error is not None:
+                deltas.append(answer.end("error", result.error))
+            self._num_output_tokens += len(drawn)
+            if self.speculator is not None:
+                self._note_drafts(self.speculator, entry, state, drawn)
+            for delta in deltas:
+                self._emit(state, answer, delta)
+
+    def _note_drafts(
+        self, speculator: Speculator, entry: ScheduledRequest, state: RequestState, drawn: list[int]
     ) -> None:
+        if entry.draft_token_ids:
+            accepted = num_right(entry.draft_token_ids, drawn)
+            self._num_draft_tokens += len(entry.draft_token_ids)
+            self._num_accepted_tokens += accepted
+            state.metrics.num_draft_tokens += len(entry.draft_token_ids)
+            state.metrics.num_accepted_tokens += accepted
+        speculator.learn(entry.request, drawn)
+
+    def _emit(self, state: RequestState, answer: Answer, completion: CompletionOutput) -> None:
         """Put one answer's delta into its request's output; an answer that ended gives up its blocks."""
         request = answer.request
-        output = outputs.get(request.request_id)
+        output = self._unsent.get(request.request_id)
         if output is None:
-            output = outputs[request.request_id] = state.output()
-        output.outputs.append(completion)
+            output = self._unsent[request.request_id] = state.output()
+        add_completion(output.outputs, completion)
         if completion.finish_reason is not None:
             freed = self.scheduler.finish(request, completion.finish_reason)
             if completion.finish_reason == "error":
                 self.storage.clear(freed)
+            if self.speculator is not None:
+                self.speculator.forget(request.key)
             state.metrics.num_preemptions += request.num_preemptions
             state.num_unfinished -= 1
             if state.num_unfinished == 0:

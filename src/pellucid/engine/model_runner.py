@@ -5,7 +5,8 @@ Knows arrays and the model; knows nothing of queues, text or stop conditions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -52,12 +53,12 @@ class StepResult:
     """What one scheduled request got out of a step."""
 
     entry: ScheduledRequest
-    sampled: SampledToken | None = None
-    """The token drawn, when all known tokens are computed."""
     prompt_rows: list[list[RankedToken]] = field(default_factory=list)
     """Logprobs of the next prompt positions: the given token first, then the most probable ones."""
     error: str | None = None
     """Why this request, and it alone, cannot go on."""
+    is_void: bool = False
+    """A draft could not be stored: the step did not happen for this request, and comes again without drafts."""
 
 
 @dataclass(slots=True)
@@ -91,6 +92,9 @@ class ModelRunner:
         self.sampler = Sampler(model.config.vocab_size, make_sampling_kernels(backend))
         self.max_logits_rows = min(MAX_LOGITS_ROWS, max(1, MAX_LOGITS_BYTES // (4 * model.config.vocab_size)))
         self._masks = MaskWorker(overlaps=threads is not None and threads < usable_cores())
+        self.seconds = 0.0
+        """What the model took for the last step: its blocks and the LM head on the rows drawn from."""
+        self._hidden: Float32Array = np.zeros((0, model.config.hidden_size), dtype=np.float32)
         self._block_size = storage.block_size
         self._rows: dict[int, _Row] = {}
         self._free_indices = list(range(max_num_seqs - 1, -1, -1))
@@ -107,24 +111,83 @@ class ModelRunner:
         return set(self._rows)
 
     def execute(self, step: SchedulerOutput) -> list[StepResult]:
-        """Run one step; results in the order of `step.scheduled`. Requests are read and not changed."""
+        """Run one step; results in the order of `step.scheduled`. Requests are read and not changed.
+
+        The tokens are still to be drawn: `draw`.
+        """
         while step.released:
             self._release(step.released.pop())
         if not step.scheduled:
             return []
         batch = self._build_batch(step.scheduled)
-        drawing = [entry.request for entry in step.scheduled if entry.end == entry.request.num_tokens]
-        self._masks.start([request.constraint for request in drawing if request.constraint is not None])
+        constraints = [entry.request.constraint for entry in step.scheduled if entry.draws]
+        self._masks.start([constraint for constraint in constraints if constraint is not None])
+        began = time.perf_counter()
         try:
             output = self.model.forward(batch, self.storage, self.probe)
         finally:
+            self.seconds = time.perf_counter() - began
             self._masks.wait()
+        self._hidden = output.hidden
         results = [StepResult(entry) for entry in step.scheduled]
         if output.nonfinite.any():
-            self._mark_nonfinite(results, output, batch.query_start_loc)
+            self._mark_nonfinite(results, output, batch)
         self._compute_prompt_logprobs(results, output.hidden, batch.query_start_loc)
-        self._sample(results, output.hidden, batch.query_start_loc)
         return results
+
+    def draw(self, results: list[StepResult]) -> Iterator[tuple[StepResult, Iterator[SampledToken]]]:
+        """The requests of the step just executed whose known tokens are all computed, each with its next tokens.
+
+        Without drafts that is one token. The caller appends a token to the request before it takes the next one:
+        then a draft that is this token is known to be right, and its row decides the one after it. The caller may
+        stop early; what it did not take was not drawn.
+        """
+        drawing: list[tuple[StepResult, int, int]] = []
+        end = 0
+        for result in results:
+            entry, first = result.entry, end
+            end += entry.num_rows
+            if entry.draws and result.error is None and not result.is_void:
+                drawing.append((result, first + entry.num_new_tokens - 1, end))
+        for part in self._parts(drawing):
+            rows = [row for _, first, end in part for row in range(first, end)]
+            began = time.perf_counter()
+            hidden = self._hidden
+            logits = self.model.compute_logits(hidden if len(rows) == len(hidden) else hidden[rows])
+            self.seconds += time.perf_counter() - began
+            place = 0
+            for result, first, end in part:
+                yield result, self._tokens(result, logits[place : place + end - first])
+                place += end - first
+
+    def _parts(self, drawing: list[tuple[StepResult, int, int]]) -> Iterator[list[tuple[StepResult, int, int]]]:
+        """The same in pieces whose logits are made together; one request's rows are not torn apart."""
+        part: list[tuple[StepResult, int, int]] = []
+        num_rows = 0
+        for item in drawing:
+            count = item[2] - item[1]
+            if part and num_rows + count > self.max_logits_rows:
+                yield part
+                part, num_rows = [], 0
+            part.append(item)
+            num_rows += count
+        if part:
+            yield part
+
+    def _tokens(self, result: StepResult, logits: Float32Array) -> Iterator[SampledToken]:
+        request, draft = result.entry.request, result.entry.draft_token_ids
+        sampling = self._rows[request.key].sampling
+        for place, row_logits in enumerate(logits):
+            if place and request.constraint is not None:
+                request.constraint.fill_mask()  # the first one's was filled while the model computed
+            try:
+                sampled = self.sampler.sample(row_logits, sampling)
+            except PellucidError as error:
+                result.error = _sentence(request, error)
+                return
+            yield sampled
+            if place == len(draft) or sampled.token_id != draft[place]:
+                return
 
     def _release(self, key: int) -> None:
         row = self._rows.pop(key, None)
@@ -159,7 +222,7 @@ class ModelRunner:
             if len(table) != row.num_blocks:
                 self._block_table[row.index, row.num_blocks : len(table)] = table[row.num_blocks :]
                 row.num_blocks = len(table)
-            start, end = entry.start, entry.end
+            start, end = entry.start, entry.start + entry.num_rows
             self._query_start_loc[i] = num_rows
             self._seq_lens[i] = end
             if end - start == 1:
@@ -169,7 +232,7 @@ class ModelRunner:
             else:
                 rows = slice(num_rows, num_rows + end - start)
                 positions = np.arange(start, end, dtype=np.int32)
-                self._token_ids[rows] = entry.request.tokens_between(start, end)
+                self._token_ids[rows] = entry.request.tokens_between(start, entry.end) + entry.draft_token_ids
                 self._positions[rows] = positions
                 blocks = self._block_table[row.index, positions // block_size].astype(np.int64)
                 self._slot_mapping[rows] = blocks * block_size + positions % block_size
@@ -190,17 +253,22 @@ class ModelRunner:
             return self._block_table[: len(indices)]
         return self._block_table[indices]
 
-    def _mark_nonfinite(self, results: list[StepResult], output: ForwardOutput, query_start_loc: Int32Array) -> None:
+    def _mark_nonfinite(self, results: list[StepResult], output: ForwardOutput, batch: ForwardBatch) -> None:
         for i, result in enumerate(results):
-            rows = output.nonfinite[query_start_loc[i] : query_start_loc[i + 1]]
-            if rows.any():
-                position = result.entry.start + int(rows.argmax())
+            first, end = int(batch.query_start_loc[i]), int(batch.query_start_loc[i + 1])
+            first_draft = end - len(result.entry.draft_token_ids)
+            known = output.nonfinite[first:first_draft]
+            if known.any():
+                position = result.entry.start + int(known.argmax())
                 result.error = str(
                     NonFiniteError(
                         f"request {result.entry.request.request_id}: a key or value of position {position} is NaN "
                         f"or too large for the {self.storage.dtype} KV cache; this request ends here, others go on"
                     )
                 )
+            if output.nonfinite[first_draft:end].any():
+                result.is_void = result.error is None
+                self.storage.clear_slots(batch.slot_mapping[first_draft:end].tolist())
 
     def _compute_prompt_logprobs(
         self, results: list[StepResult], hidden: Float32Array, query_start_loc: Int32Array
@@ -209,7 +277,7 @@ class ModelRunner:
             request, entry = result.entry.request, result.entry
             first = max(entry.start, request.num_prompt_rows_reported)
             last = min(entry.end, request.num_prompt_rows_wanted)
-            if first >= last or result.error is not None:
+            if first >= last or result.error is not None or result.is_void:
                 continue
             offset = int(query_start_loc[i]) - entry.start
             num_logprobs = request.params.prompt_logprobs or 0
@@ -222,26 +290,6 @@ class ModelRunner:
                 except PellucidError as error:
                     result.error = _sentence(request, error)
                     break
-
-    def _sample(self, results: list[StepResult], hidden: Float32Array, query_start_loc: Int32Array) -> None:
-        """Draw a token for every request whose known tokens are all computed: the row of its last one decides."""
-        drawing = [
-            (result, int(query_start_loc[i + 1]) - 1)
-            for i, result in enumerate(results)
-            if result.error is None
-            and result.entry.end == result.entry.request.num_tokens
-            and not result.entry.request.prefill_only
-        ]
-        for first in range(0, len(drawing), self.max_logits_rows):
-            part = drawing[first : first + self.max_logits_rows]
-            is_all = len(part) == len(hidden)
-            logits = self.model.compute_logits(hidden if is_all else hidden[[row for _, row in part]])
-            for (result, _), row_logits in zip(part, logits, strict=True):
-                request = result.entry.request
-                try:
-                    result.sampled = self.sampler.sample(row_logits, self._rows[request.key].sampling)
-                except PellucidError as error:
-                    result.error = _sentence(request, error)
 
 
 def _sentence(request: Request, error: PellucidError) -> str:

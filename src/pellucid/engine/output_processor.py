@@ -6,6 +6,7 @@ One `RequestState` per caller's request with one `Answer` for each of its n sequ
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from pellucid.engine.stop import StopStringMatcher
@@ -244,17 +245,22 @@ def add_delta(total: RequestOutput | None, delta: RequestOutput) -> RequestOutpu
     if delta.prompt_logprobs is not None:
         total.prompt_logprobs = delta.prompt_logprobs
     total.finished = delta.finished
-    by_index = {completion.index: completion for completion in total.outputs}
     for new in delta.outputs:
-        known = by_index.get(new.index)
-        if known is None:
-            logprobs: list[TokenLogprobs] | None = None if new.logprobs is None else []
-            known = by_index[new.index] = CompletionOutput(new.index, "", [], new.seed, logprobs=logprobs)
-        known.text += new.text
-        known.token_ids += new.token_ids
-        known.cumulative_logprob = new.cumulative_logprob
-        if known.logprobs is not None and new.logprobs is not None:
-            known.logprobs += new.logprobs
-        known.finish_reason, known.stop_reason, known.error = new.finish_reason, new.stop_reason, new.error
-    total.outputs = [by_index[index] for index in sorted(by_index)]
+        add_completion(total.outputs, new)
+    total.outputs.sort(key=lambda completion: completion.index)
     return total
+
+
+def add_completion(outputs: list[CompletionOutput], new: CompletionOutput) -> None:
+    """Join what is new of one answer to what `outputs` has of it; the first is taken as a copy."""
+    known = next((completion for completion in outputs if completion.index == new.index), None)
+    if known is None:
+        logprobs = None if new.logprobs is None else list(new.logprobs)
+        outputs.append(replace(new, token_ids=list(new.token_ids), logprobs=logprobs))
+        return
+    known.text += new.text
+    known.token_ids += new.token_ids
+    known.cumulative_logprob = new.cumulative_logprob
+    if known.logprobs is not None and new.logprobs is not None:
+        known.logprobs += new.logprobs
+    known.finish_reason, known.stop_reason, known.error = new.finish_reason, new.stop_reason, new.error

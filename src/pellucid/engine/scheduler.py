@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pellucid.config import EngineArgs
 from pellucid.engine.fairness import FairOrder
@@ -42,18 +42,33 @@ SHORT_PART = 4
 
 @dataclass(slots=True)
 class ScheduledRequest:
-    """`num_new_tokens` tokens of a request from position `start` on, all with a place in the block table."""
+    """`num_new_tokens` known tokens of a request from position `start` on, and drafts of those that may follow.
+
+    All have a place in the block table.
+    """
 
     request: Request
     start: int
     num_new_tokens: int
     block_table: list[int]
     """The manager's own list: valid until the next call of `schedule`."""
+    draft_token_ids: list[int] = field(default_factory=list)
+    """Guesses at positions `end` and after, computed in the same step; only where all known tokens are."""
 
     @property
     def end(self) -> int:
-        """One past the last position computed."""
+        """One past the last known position computed."""
         return self.start + self.num_new_tokens
+
+    @property
+    def draws(self) -> bool:
+        """Whether all known tokens are computed then, so that the next one is drawn."""
+        return self.end == self.request.num_tokens and not self.request.prefill_only
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the step's batch."""
+        return self.num_new_tokens + len(self.draft_token_ids)
 
 
 @dataclass(slots=True)
@@ -69,7 +84,7 @@ class SchedulerOutput:
     @property
     def num_tokens(self) -> int:
         """Rows of the step's batch."""
-        return sum(entry.num_new_tokens for entry in self.scheduled)
+        return sum(entry.num_rows for entry in self.scheduled)
 
 
 class _Room:
@@ -175,11 +190,25 @@ class Scheduler:
                     self._advance(step, room, request, room.chunk(request))
         return SchedulerOutput(list(step.values()), self.released, admitted)
 
-    def mark_computed(self, entry: ScheduledRequest) -> None:
-        """The entry's tokens are in the KV cache now, and sound: blocks that they fill may be read by others."""
+    def reserve(self, entry: ScheduledRequest, num_drafts: int) -> int:
+        """Room in the block table for so many drafts after the entry's tokens; gives back for how many there is.
+
+        Nobody is preempted for a guess, and each running request keeps a block to grow into.
+        """
+        wanted, key = entry.end + num_drafts, entry.request.key
+        missing = self.kv.blocks_for(wanted) - self.kv.num_blocks_held(key)
+        if missing > 0 and (self.kv.num_available < missing + len(self.running) or not self.kv.grow(key, wanted)):
+            return max(0, self.kv.num_blocks_held(key) * self.kv.block_size - entry.end)
+        return num_drafts
+
+    def mark_computed(self, entry: ScheduledRequest, num_accepted: int = 0) -> None:
+        """The entry's tokens are in the KV cache now, and sound: blocks that they fill may be read by others.
+
+        Its first `num_accepted` drafts became known tokens and count too; the rows of the others mean nothing.
+        """
         request, size = entry.request, self.kv.block_size
-        request.num_computed_tokens = entry.end
-        first, last = entry.start // size, entry.end // size
+        request.num_computed_tokens = end = entry.end + num_accepted
+        first, last = entry.start // size, end // size
         if (
             first != last
             and request.cache_key
@@ -404,7 +433,7 @@ def load_of(entries: Iterable[ScheduledRequest]) -> StepLoad:
     load = StepLoad()
     for entry in entries:
         is_answer = entry.start >= entry.request.num_prompt_tokens and entry.num_new_tokens <= LEAST_CHUNK
-        load.add(entry.start, entry.num_new_tokens, is_answer=is_answer)
+        load.add(entry.start, entry.num_rows, is_answer=is_answer)
     return load
 
 

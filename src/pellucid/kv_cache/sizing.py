@@ -29,13 +29,19 @@ def resolve_max_model_len(config: ModelConfig, args: EngineArgs) -> int:
     return args.max_model_len
 
 
-def resolve_num_blocks(config: ModelConfig, args: EngineArgs, max_model_len: int) -> int:
+def resolve_num_blocks(
+    config: ModelConfig, args: EngineArgs, max_model_len: int, draft_config: ModelConfig | None = None
+) -> int:
     """Blocks of the pool; always room for one request of max_model_len, so that every admitted request can end.
+
+    A draft model keeps its keys and values beside the model's, block for block.
 
     Raises `InvalidParameterError` when kv_cache_memory_bytes is too small for that or more than the machine's
     memory, or when it is unset and the machine has less memory than one request needs.
     """
     bytes_per_token = config.kv_bytes_per_token(args.kv_cache_dtype)
+    if draft_config is not None:
+        bytes_per_token += draft_config.kv_bytes_per_token(args.kv_cache_dtype)
     block_bytes = bytes_per_token * args.block_size
     one_request = -(-max_model_len // args.block_size)
     budget = args.kv_cache_memory_bytes

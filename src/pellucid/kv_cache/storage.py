@@ -103,6 +103,13 @@ class KVCacheStorage:
         """Copy one block's keys and values in every layer."""
         self._arena[target] = self._arena[source]
 
+    def clear_slots(self, slots: Sequence[int]) -> None:
+        """Zero single tokens in every layer: block · block_size + offset each."""
+        for block, offset in (divmod(slot, self.block_size) for slot in slots):
+            for keys, values in zip(self.keys, self.values, strict=True):
+                keys[block, :, :, offset] = 0
+                values[block, :, offset] = 0
+
 
 def _huge_pages(num_bytes: int) -> npt.NDArray[np.uint8]:
     """Zeroed memory on 2 MiB pages where the system has them, taken as it is touched.

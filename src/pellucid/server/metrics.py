@@ -65,6 +65,14 @@ FROM_STATS: dict[Metric, Reader] = {
     Metric(
         "pellucid_num_preemptions_total", "counter", "Sequences that gave up their KV blocks to be computed again."
     ): lambda stats: stats.num_preemptions,
+    Metric(
+        "pellucid_spec_decode_num_draft_tokens_total", "counter", "Guesses at tokens that were verified."
+    ): lambda stats: stats.spec_draft_tokens,
+    Metric(
+        "pellucid_spec_decode_num_accepted_tokens_total",
+        "counter",
+        "Guesses that came true: tokens that took no step of their own.",
+    ): lambda stats: stats.spec_accepted_tokens,
     Metric("pellucid_engine_steps_total", "counter", "Forward passes of the engine."): lambda stats: stats.num_steps,
     Metric(
         "pellucid_computed_tokens_total",

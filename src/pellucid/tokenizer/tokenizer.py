@@ -42,10 +42,11 @@ class Tokenizer:
     add_bos, add_eos: whether encode adds them by default.
     special_tokens: text to id of the control tokens.
     chat_template: Jinja source, or None where the model has none.
+    vocabulary: what the file says; read it only.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._tokens, self._kinds = vocabulary.tokens, vocabulary.kinds
         self.vocab_size = len(vocabulary.tokens)
         self.bos_id, self.eos_id = vocabulary.bos_id, vocabulary.eos_id
@@ -83,7 +84,7 @@ class Tokenizer:
         return ControlStrings(self.special_tokens)
 
     def _of_kinds(self, *kinds: int) -> dict[str, int]:
-        return {self._tokens[i]: i for i in self._vocabulary.ids_of_kinds(*kinds)}
+        return {self._tokens[i]: i for i in self.vocabulary.ids_of_kinds(*kinds)}
 
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
         """The ids of `text`.
@@ -99,11 +100,11 @@ class Tokenizer:
 
         0 where nothing can be told: a run of unknown characters may be one token.
         """
-        if self._sentencepiece and len(self._vocabulary.ids_of_kinds(BYTE)) < 256:
+        if self._sentencepiece and len(self.vocabulary.ids_of_kinds(BYTE)) < 256:
             return 0
-        if self._vocabulary.pre_tokenizer.nfc:
+        if self.vocabulary.pre_tokenizer.nfc:
             text = unicodedata.normalize("NFC", text)
-        if self._vocabulary.strips_after_special:
+        if self.vocabulary.strips_after_special:
             text = "".join(text.split())
         # a sentence of spaces is as long written with `▁`, which is one character of three bytes
         num_bytes = len(text.replace(SPACE_MARK, " ").encode("utf-8", "surrogatepass"))
@@ -155,7 +156,7 @@ class Tokenizer:
             ids.extend(self._encode_text(prefix + text))
 
     def _end_of_special(self, text: str, end: int, token_id: int) -> int:
-        if self._vocabulary.strips_after_special and self._tokens[token_id] not in _KEEPS_SPACE_AFTER:
+        if self.vocabulary.strips_after_special and self._tokens[token_id] not in _KEEPS_SPACE_AFTER:
             while end < len(text) and text[end].isspace():
                 end += 1
         return end

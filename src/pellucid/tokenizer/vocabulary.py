@@ -90,6 +90,17 @@ class Vocabulary:
             pieces.pop(self.tokens[token_id], None)
         return pieces
 
+    def difference(self, other: Vocabulary) -> str | None:
+        """The first thing that keeps the other's ids from meaning the same, in words; None when they do."""
+        if self.model != other.model:
+            return f"its tokenizer is {other.model}, not {self.model}"
+        if len(self.tokens) != len(other.tokens):
+            return f"it has {len(other.tokens)} tokens, not {len(self.tokens)}"
+        for token_id, (token, other_token) in enumerate(zip(self.tokens, other.tokens, strict=True)):
+            if token != other_token:
+                return f"token {token_id} is {shown(other_token)}, not {shown(token)}"
+        return None
+
 
 def no_token_for(character: str) -> InvalidParameterError:
     """The refusal of a text with a character that no tokens can spell: nothing of a prompt is dropped in silence."""
