@@ -147,13 +147,15 @@ def test_every_engine_field_arrives(verbs: Any) -> None:
     given = {f.name: 16 for f in fields(EngineArgs) if "int" in str(f.type)} | {
         "backend": "reference",
         "kv_cache_dtype": "float32",
+        "speculative_method": "draft_model",
+        "speculative_model": "gemma3:270m",
     }
     del given["seed"]  # --seed is the request's
     arguments = [part for name, value in given.items() for part in (flag(name), str(value))]
-    arguments.append("--no-enable-prefix-caching")
+    arguments.append("--no-enable-prefix-caching")  # without which there is nothing for --kv-cache-save
     assert verbs("generate", "Once", "--max-tokens", "1", "-m", "smollm2:135m", *arguments).code == 0
     assert verbs.engine == {"model": "smollm2:135m", **given, "enable_prefix_caching": False}
-    assert {f.name for f in fields(EngineArgs)} - verbs.engine.keys() == {"seed"}
+    assert {f.name for f in fields(EngineArgs)} - verbs.engine.keys() == {"seed", "kv_cache_save"}
     assert EngineArgs(**verbs.engine)
 
 

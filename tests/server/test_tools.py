@@ -89,7 +89,7 @@ def test_arguments_come_in_fragments(scripted: RunningServer) -> None:
         for choice in chunk.choices
         for call in choice.delta.tool_calls or []
     ]
-    assert len(fragments) > 8
+    assert len(fragments) > 2, "a step may give several tokens at once, but not all of them"
 
 
 def test_calls_in_parallel_or_one(scripted: RunningServer) -> None:
