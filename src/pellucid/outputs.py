@@ -54,6 +54,30 @@ class CompletionOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class RemovedTokens:
+    """Tokens `start` … `end` − 1 of a prompt, or of the text of one of its messages, that were left out."""
+
+    start: int
+    end: int
+    message: int | None = None
+    """Place of the message in the conversation; None for a raw prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """What was done to a prompt that did not fit."""
+
+    policy: str
+    """The request's `overflow`."""
+    num_original_tokens: int
+    """Tokens of the prompt that was given."""
+    num_kept_tokens: int
+    """Tokens of the prompt that was read, marks included."""
+    removed: tuple[RemovedTokens, ...]
+    """What is not in it, in order."""
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillOutput:
     """What filling the prefix cache ahead of a request came to."""
 
@@ -126,3 +150,5 @@ class RequestOutput:
     """`[None, {id: Logprob}, …]`: position 0 has no prediction."""
     is_prefill: bool = False
     """Nothing was asked for but to fill the prefix cache; see `LLMEngine.add_prefill`."""
+    overflow: Overflow | None = None
+    """What was done to the prompt because it did not fit; None when nothing was."""

@@ -10,11 +10,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pellucid.errors import InvalidParameterError, shown
 from pellucid.structured_outputs import StructuredOutputsParams
 
+OverflowPolicy = Literal["error", "truncate_left", "truncate_right", "truncate_middle", "compress"]
+OVERFLOW_POLICIES: tuple[OverflowPolicy, ...] = get_args(OverflowPolicy)
 PresetName = Literal["factual", "creative", "greedy"]
 
 PRESETS: dict[PresetName, dict[str, float | int]] = {
@@ -74,6 +76,9 @@ class SamplingParams:
     banned_token_ids: tuple[int, ...] = field(default=(), metadata=_help("These ids can not be drawn."))
     logprobs: int | None = field(default=None, metadata=_help("Report this many most probable tokens per position."))
     prompt_logprobs: int | None = field(default=None, metadata=_help("The same for the prompt's positions."))
+    overflow: OverflowPolicy = field(
+        default="error", metadata=_help("What is done to a prompt that does not fit; the answer tells.")
+    )
     skip_special_tokens: bool = field(default=True, metadata=_help("Leave control tokens out of the text."))
     structured_outputs: StructuredOutputsParams | None = field(
         default=None, metadata=_help("The shape the answer must have: a JSON Schema, a regex, a choice, a grammar.")
@@ -107,6 +112,8 @@ class SamplingParams:
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise _refusal(name, getattr(self, name), "true or false")
+        if self.overflow not in OVERFLOW_POLICIES:
+            raise _refusal("overflow", self.overflow, f"one of {', '.join(OVERFLOW_POLICIES)}")
         self._check_together()
 
     def _check_together(self) -> None:

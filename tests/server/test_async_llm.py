@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from http_server import mock_engine, wait_for
 
-from pellucid.engine.async_llm import AsyncLLM, EncodedPrompt
+from pellucid.engine.async_llm import AsyncLLM
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.output_processor import add_delta
+from pellucid.engine.overflow import FittedPrompt
 from pellucid.errors import (
     ContextLengthExceededError,
     EngineDeadError,
@@ -94,7 +95,7 @@ def test_many_at_once_each_equal_to_its_solo_run() -> None:
 @pytest.mark.parametrize("how", ["close", "cancel", "drop", "break"])
 def test_leaving_early_frees_the_blocks(how: str) -> None:
     async def test(llm: AsyncLLM) -> None:
-        stream = await llm.submit([EncodedPrompt(list(b"abc"))], [FOREVER])
+        stream = await llm.submit([FittedPrompt(list(b"abc"))], [FOREVER])
         await anext(stream)
         assert llm.stats.kv_blocks_used
         if how == "close":
@@ -128,7 +129,7 @@ def test_leaving_early_frees_the_blocks(how: str) -> None:
 
 def test_an_abort_takes_effect_within_one_step() -> None:
     async def test(llm: AsyncLLM) -> None:
-        stream = await llm.submit([EncodedPrompt(list(b"abc"))], [FOREVER])
+        stream = await llm.submit([FittedPrompt(list(b"abc"))], [FOREVER])
         await anext(stream)
         steps = llm.stats.num_steps
         stream.abort()
@@ -145,9 +146,9 @@ def test_refusals_come_before_anything_runs() -> None:
         with pytest.raises(InvalidParameterError):
             await total(llm, [99999], SamplingParams())
         with pytest.raises(InvalidParameterError):  # the second of a group: none of it runs
-            await llm.submit([EncodedPrompt([1]), EncodedPrompt([])], [FOREVER, FOREVER])
+            await llm.submit([FittedPrompt([1]), FittedPrompt([])], [FOREVER, FOREVER])
         with pytest.raises(InvalidParameterError, match="at most"):
-            await llm.submit([EncodedPrompt([1])], [SamplingParams(n=100)])
+            await llm.submit([FittedPrompt([1])], [SamplingParams(n=100)])
         assert llm.num_unfinished == 0
 
     engine = with_llm(test)
@@ -156,18 +157,18 @@ def test_refusals_come_before_anything_runs() -> None:
 
 def test_the_queue_has_a_limit() -> None:
     async def test(llm: AsyncLLM) -> None:
-        streams = [await llm.submit([EncodedPrompt([1])], [FOREVER]) for _ in range(6)]
+        streams = [await llm.submit([FittedPrompt([1])], [FOREVER]) for _ in range(6)]
         with pytest.raises(QueueFullError):
-            await llm.submit([EncodedPrompt([1])], [FOREVER])
+            await llm.submit([FittedPrompt([1])], [FOREVER])
         streams[0].abort()
-        streams.append(await llm.submit([EncodedPrompt([1])], [FOREVER]))
+        streams.append(await llm.submit([FittedPrompt([1])], [FOREVER]))
 
     with_llm(test, max_num_seqs=4, max_queue=2, step_seconds=0.002).check_integrity()
 
 
 def test_an_engine_that_fails_tells_everyone() -> None:
     async def test(llm: AsyncLLM) -> None:
-        streams = [await llm.submit([EncodedPrompt([i + 1])], [FOREVER]) for i in range(3)]
+        streams = [await llm.submit([FittedPrompt([i + 1])], [FOREVER]) for i in range(3)]
         for stream in streams:
             await anext(stream)
 
@@ -218,7 +219,7 @@ def test_a_loop_that_is_gone_holds_nothing() -> None:
     engine = mock_engine(step_seconds=0.002)
 
     async def leave(llm: AsyncLLM) -> Any:
-        stream = await llm.submit([EncodedPrompt([1])], [FOREVER])
+        stream = await llm.submit([FittedPrompt([1])], [FOREVER])
         await anext(stream)
         return stream
 

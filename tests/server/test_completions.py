@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -211,3 +212,36 @@ def test_p37_a_request_that_fails_is_an_error(client: openai.OpenAI, stream: boo
         ask()
     assert caught.value.code == "request_failed"
     assert client.completions.create(model="mock", prompt="abc", **GREEDY).choices
+
+
+def test_a_prompt_that_does_not_fit_is_shortened_as_asked_and_the_answer_tells(server: RunningServer) -> None:
+    body = {"prompt": "abcdefg" * 800, "max_tokens": 6, "overflow": "truncate_left", "temperature": 0}
+    answer = server.post("/v1/completions", body).json()
+    kept = 4096 - 6
+    assert answer["pellucid"]["overflow"] == {
+        "policy": "truncate_left",
+        "original_tokens": 5600,
+        "kept_tokens": kept,
+        "removed": [{"start": 0, "end": 5600 - kept}],
+    }
+    assert answer["usage"]["prompt_tokens"] == kept
+    several = server.post("/v1/completions", {**body, "prompt": ["ab", "abcdefg" * 800]}).json()
+    assert [one and one["kept_tokens"] for one in several["pellucid"]["overflows"]] == [None, kept]
+    compressed = server.post("/v1/completions", {**body, "prompt": "abc def. " * 600, "overflow": "compress"}).json()
+    assert compressed["pellucid"]["overflow"]["policy"] == "compress"
+    assert server.refused("/v1/completions", {**body, "overflow": "x"})["param"] == "overflow"
+    assert server.refused("/v1/completions", {**body, "overflow": "error"})["code"] == "context_length_exceeded"
+
+
+def test_a_conversation_that_does_not_fit_loses_its_oldest_turns(server: RunningServer) -> None:
+    turns = [{"role": role, "content": "x" * 400} for _ in range(8) for role in ("user", "assistant")]
+    messages = [{"role": "system", "content": "Be brief."}, *turns, {"role": "user", "content": "Well?"}]
+    body = {"messages": messages, "max_tokens": 6, "overflow": "truncate_left", "stream": True}
+    text = server.post("/v1/chat/completions", body).text
+    chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    overflow = next(chunk["pellucid"]["overflow"] for chunk in chunks if "pellucid" in chunk)
+    assert overflow["policy"] == "truncate_left"
+    assert overflow["kept_tokens"] <= 4096 - 6
+    places = [part["message"] for part in overflow["removed"]]
+    assert places == list(range(1, len(places) + 1))
+    assert len(places) % 2 == 0

@@ -61,6 +61,7 @@ OUT_OF_RANGE: dict[str, Any] = {
     "logprobs": -1,
     "prompt_logprobs": -1,
     "skip_special_tokens": "no",
+    "overflow": "drop",
     "structured_outputs": {"regexp": "a"},
 }
 

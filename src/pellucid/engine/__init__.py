@@ -7,6 +7,7 @@ In the order of a step:
 - `llm_engine.py`: LLMEngine; `step` is the loop's body and fits on one screen.
 - `loading.py`: a model's name to its decoder and tokenizer.
 - `validation.py`: what is refused before any work starts.
+- `prompts.py`: what a caller gives to ids that fit; `overflow.py`, `compress.py`: what is left out where they do not.
 - `scheduler.py`: who computes how many tokens next; ints and lists only.
 - `fairness.py`: turns for clients of equal priority; `step_pace.py`: how long a step will take.
 - `saved_cache.py`: the prefix cache in a file.

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pellucid.engine.llm_engine import EngineStats, LLMEngine
-from pellucid.engine.output_processor import prefill_output
+from pellucid.engine.output_processor import add_delta, prefill_output
+from pellucid.engine.overflow import SCORING, FittedPrompt, Fitting, given_logprobs
+from pellucid.engine.prompts import chat_fitting, is_strict, prompt_fitting
 from pellucid.engine.turns import Turns
-from pellucid.engine.validation import check_text_length
 from pellucid.errors import EngineDeadError, InvalidParameterError, KVCacheFileError, QueueFullError, ShuttingDownError
 from pellucid.outputs import PrefillOutput, RequestMetrics, RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -33,15 +34,9 @@ DEFAULT_MAX_QUEUE = 256
 
 Observer = Callable[[RequestOutput], None]
 """Is shown every delta, in the engine's thread; must be quick and must not raise."""
+_STRICT = SamplingParams()
+_NO_OPTIONS: Mapping[str, Any] = {}
 _DRAIN_POLL_SECONDS = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedPrompt:
-    """A prompt ready for the engine: its ids, and the text they stand for where there is one."""
-
-    token_ids: Sequence[int]
-    text: str | None = None
 
 
 class DeltaStream(AsyncIterator[RequestOutput]):
@@ -120,7 +115,7 @@ class DeltaStream(AsyncIterator[RequestOutput]):
 @dataclass(frozen=True, slots=True)
 class _Add:
     stream: DeltaStream
-    prompts: Sequence[EncodedPrompt]
+    prompts: Sequence[FittedPrompt]
     params: Sequence[SamplingParams]
     options: Mapping[str, Any]
     """Further arguments of `LLMEngine.add_request`, or of `add_prefill`."""
@@ -165,6 +160,8 @@ class AsyncLLM:
         self._in_hand: deque[_Add | _Abort] = deque()
         self._streams: dict[str, weakref.ref[DeltaStream]] = {}
         """By request id; weak, so that a stream that is dropped aborts its requests."""
+        self._internal: set[str] = set()
+        """Requests that no user made: those that score tokens."""
         self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[DeltaStream, RequestOutput | BaseException | None]]]
         self._outbox = {}
         self.opening_note = None if engine.saved_cache is None else engine.saved_cache.note
@@ -192,8 +189,9 @@ class AsyncLLM:
         `ShuttingDownError` or `EngineDeadError`.
         """
         began = time.monotonic()
-        encoded = await self.encode(prompt, **template_options)
-        stream = await self.submit([encoded], [params or SamplingParams()], request_id=request_id, arrival_time=began)
+        params = params or SamplingParams()
+        encoded = await self.encode(prompt, params, **template_options)
+        stream = await self.submit([encoded], [params], request_id=request_id, arrival_time=began)
         try:
             async for output in stream:
                 yield output
@@ -203,37 +201,65 @@ class AsyncLLM:
     async def encode(
         self,
         prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
+        params: SamplingParams = _STRICT,
         *,
         may_be_too_long: bool = False,
+        scoring: Mapping[str, Any] = _NO_OPTIONS,
         **template_options: Any,
-    ) -> EncodedPrompt:
+    ) -> FittedPrompt:
         """Text or messages → ids, in a thread beside the event loop; ids are taken as they are.
 
-        Raises `ContextLengthExceededError` before encoding a text that cannot fit, unless it `may_be_too_long`.
+        What does not fit is shortened where `params.overflow` says so; for "compress" the engine scores its tokens,
+        in requests with the options `scoring` (those of `submit`). Otherwise raises `ContextLengthExceededError` before
+        encoding a text that cannot fit, unless it `may_be_too_long`.
         """
-        if isinstance(prompt, str):
-            return await asyncio.to_thread(self._encode_text, prompt, may_be_too_long)
-        if not template_options and not (prompt and isinstance(prompt[0], Mapping)):
-            return EncodedPrompt(prompt)  # type: ignore[arg-type]
-        messages: Any = prompt
-        return await asyncio.to_thread(self._encode_chat, messages, may_be_too_long, template_options)
+        is_chat = bool(template_options) or (
+            not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], Mapping)
+        )
+        if may_be_too_long:
+            return await asyncio.to_thread(self._encode_all, prompt, is_chat, template_options)
+        if not is_chat and not isinstance(prompt, str) and is_strict(params):
+            return FittedPrompt(prompt)  # type: ignore[arg-type]
+        if is_chat:
+            fitting = chat_fitting(prompt, template_options, params, self.tokenizer, self.max_model_len)
+        else:
+            vocab_size = self.config.vocab_size
+            fitting = prompt_fitting(prompt, params, self.tokenizer, vocab_size, self.max_model_len)
+        return await self._carry_out_fitting(fitting, scoring)
 
-    def _encode_text(self, text: str, may_be_too_long: bool) -> EncodedPrompt:
-        if not may_be_too_long:
-            check_text_length(self.tokenizer, text, self.max_model_len)
-        return EncodedPrompt(self.tokenizer.encode(text), text)
+    def _encode_all(self, prompt: Any, is_chat: bool, options: Mapping[str, Any]) -> FittedPrompt:
+        if not is_chat:
+            return (
+                FittedPrompt(self.tokenizer.encode(prompt), prompt) if isinstance(prompt, str) else FittedPrompt(prompt)
+            )
+        from pellucid.tokenizer.chat_template import encode_chat
 
-    def _encode_chat(self, messages: Any, may_be_too_long: bool, options: Mapping[str, Any]) -> EncodedPrompt:
-        from pellucid.tokenizer.chat_template import encode_rendered, render_chat
+        chat = encode_chat(self.tokenizer, prompt, **options)
+        return FittedPrompt(chat.token_ids, chat.text)
 
-        rendered = render_chat(self.tokenizer, messages, **options)
-        if not may_be_too_long:
-            check_text_length(self.tokenizer, rendered.text, self.max_model_len)
-        return EncodedPrompt(encode_rendered(self.tokenizer, rendered).token_ids, rendered.text)
+    async def _carry_out_fitting(self, fitting: Fitting, scoring: Mapping[str, Any]) -> FittedPrompt:
+        """Let it work in a thread, and score what it asks for."""
+        windows, fitted = await asyncio.to_thread(_advance, fitting, None)
+        while fitted is None:
+            scores = [given_logprobs(await self._score(ids, scoring)) for ids in windows]
+            windows, fitted = await asyncio.to_thread(_advance, fitting, scores)
+        return fitted
+
+    async def _score(self, ids: list[int], options: Mapping[str, Any]) -> RequestOutput:
+        total: RequestOutput | None = None
+        stream = await self.submit([FittedPrompt(ids)], [SCORING], is_internal=True, **options)
+        try:
+            async for output in stream:
+                total = add_delta(total, output)
+        finally:
+            stream.abort()
+        if total is None or not total.finished:
+            raise ShuttingDownError()
+        return total
 
     async def submit(
         self,
-        prompts: Sequence[EncodedPrompt],
+        prompts: Sequence[FittedPrompt],
         params: Sequence[SamplingParams],
         *,
         request_id: str | None = None,
@@ -241,12 +267,13 @@ class AsyncLLM:
         priority: int = 0,
         cache_salt: str = "",
         client: str = "",
+        is_internal: bool = False,
     ) -> DeltaStream:
         """Queue one request for each prompt, all of them or none; returns when the engine has taken them.
 
         Several are named `request_id`-0, -1 and so on. `arrival_time` (time.monotonic()) is when the caller asked, now
         when unset; TTFT counts from it. `priority`, `cache_salt` and `client` are as in `LLMEngine.add_request`.
-        Errors as `generate`.
+        What is internal is shown to no observer. Errors as `generate`.
         """
         arrival_time = time.monotonic() if arrival_time is None else arrival_time
         name = request_id or f"request-{uuid.uuid4().hex}"
@@ -263,9 +290,12 @@ class AsyncLLM:
         stream = DeltaStream(self, [name] if len(prompts) == 1 else [f"{name}-{i}" for i in range(len(prompts))])
         try:
             options = {"arrival_time": arrival_time, "priority": priority, "cache_salt": cache_salt, "client": client}
+            if is_internal:
+                self._internal.update(stream.request_ids)
             self._post(_Add(stream, prompts, params, options))
             await stream.accepted
         except BaseException:
+            self._internal.difference_update(stream.request_ids)
             stream.abort()
             raise
         return stream
@@ -294,7 +324,7 @@ class AsyncLLM:
         try:
             options = {"cache_salt": cache_salt, "client": client}
             params = [SamplingParams(max_tokens=1)]
-            self._post(_Add(stream, [EncodedPrompt(token_ids)], params, options, is_prefill=True))
+            self._post(_Add(stream, [FittedPrompt(token_ids)], params, options, is_prefill=True))
             await stream.accepted
             async for output in stream:
                 if output.finished:
@@ -401,7 +431,14 @@ class AsyncLLM:
                 if command.is_prefill:
                     self._engine.add_prefill(name, prompt.token_ids, **command.options)
                 else:
-                    self._engine.add_request(name, prompt.token_ids, params, prompt_text=prompt.text, **command.options)
+                    self._engine.add_request(
+                        name,
+                        prompt.token_ids,
+                        params,
+                        prompt_text=prompt.text,
+                        overflow=prompt.overflow,
+                        **command.options,
+                    )
                 added.append(name)
         except Exception as error:
             for name in added:
@@ -423,12 +460,14 @@ class AsyncLLM:
                 self._put(output)
 
     def _put(self, output: RequestOutput) -> None:
-        if self.observer is not None and not output.is_prefill:
+        is_internal = output.is_prefill or output.request_id in self._internal
+        if self.observer is not None and not is_internal:
             self.observer(output)
         known = self._streams.get(output.request_id)
         stream = known() if known is not None else None
         if output.finished:
             self._streams.pop(output.request_id, None)
+            self._internal.discard(output.request_id)
         if stream is not None:
             self._send(stream, output)
 
@@ -461,6 +500,14 @@ class AsyncLLM:
         for stream in streams:
             self._send(stream, EngineDeadError(str(failure)))
         self._flush()
+
+
+def _advance(fitting: Fitting, scores: list[list[float]] | None) -> tuple[list[list[int]], FittedPrompt | None]:
+    """The next windows to score, or the prompt: StopIteration cannot pass through a future."""
+    try:
+        return next(fitting) if scores is None else fitting.send(scores), None
+    except StopIteration as done:
+        return [], done.value
 
 
 def _receive_all(items: Sequence[tuple[DeltaStream, RequestOutput | BaseException | None]]) -> None:

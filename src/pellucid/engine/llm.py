@@ -30,8 +30,9 @@ from pellucid.engine.llm_arguments import (
 from pellucid.engine.llm_engine import EngineStats, LLMEngine
 from pellucid.engine.model_runner import Model
 from pellucid.engine.output_processor import add_delta, prefill_output
+from pellucid.engine.overflow import SCORING, FittedPrompt, Fitting, given_logprobs
 from pellucid.engine.progress import Progress, ProgressBar
-from pellucid.engine.validation import check_text_length
+from pellucid.engine.prompts import chat_fitting, prompt_fitting
 from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import PrefillOutput, RequestOutput
 from pellucid.pooling_params import EmbeddingOutput, PoolingParams
@@ -125,8 +126,10 @@ class LLM:
         fails later ends with finish_reason "error", and the others go on.
         """
         arrival_time = time.monotonic()
-        listed: list[tuple[Prompt, str | None]] = [(prompt, None) for prompt in listed_prompts(prompts)]
-        return self._run(listed, sampling_params, arrival_time, progress, RequestOptions(cache_salt, logits_processors))
+        listed = listed_prompts(prompts)
+        params = listed_params(sampling_params, len(listed))
+        fitted = [self._fitted_prompt(prompt, one, cache_salt) for prompt, one in zip(listed, params, strict=True)]
+        return self._run(fitted, params, arrival_time, progress, RequestOptions(cache_salt, logits_processors))
 
     def chat(
         self,
@@ -155,8 +158,12 @@ class LLM:
         options = chat_options(
             add_generation_prompt, continue_final_message, chat_template, tools, chat_template_kwargs
         )
-        listed = [self._chat_prompt(conversation, options) for conversation in conversations]
-        return self._run(listed, sampling_params, arrival_time, progress, RequestOptions(cache_salt, logits_processors))
+        params = listed_params(sampling_params, len(conversations))
+        fitted = [
+            self._fitted_chat(conversation, options, one, cache_salt)
+            for conversation, one in zip(conversations, params, strict=True)
+        ]
+        return self._run(fitted, params, arrival_time, progress, RequestOptions(cache_salt, logits_processors))
 
     def stream(
         self,
@@ -178,18 +185,18 @@ class LLM:
         frees its KV blocks. Several streams may be read in turns. Raises what `generate` and `chat` raise.
         """
         arrival_time = time.monotonic()
-        ids: Any = prompt
-        text: str | None = None
+        params = SamplingParams() if sampling_params is None else sampling_params
         if is_messages(prompt):
             chat = chat_options(
                 add_generation_prompt, continue_final_message, chat_template, tools, chat_template_kwargs
             )
-            ids, text = self._chat_prompt(prompt, chat)
+            fitted = self._fitted_chat(prompt, chat, params, cache_salt)
+        else:
+            fitted = self._fitted_prompt(prompt, params, cache_salt)
         stream = RequestStream(self)
         self._submit(
-            ids,
-            text,
-            sampling_params,
+            fitted,
+            params,
             arrival_time,
             stream.inbox,
             stream.queued,
@@ -221,12 +228,11 @@ class LLM:
         such as `continue_final_message=True`, which leaves the last message open for more). Requests of other threads
         go first. Raises what `generate` and `chat` raise.
         """
-        ids: Any = prompt
+        params = SamplingParams(max_tokens=1)
         if is_messages(prompt):
-            ids, _ = self._chat_prompt(prompt, template_options)
-        elif isinstance(prompt, str):
-            check_text_length(self.tokenizer, prompt, self.max_model_len)
-            ids = self.tokenizer.encode(prompt)
+            ids = self._fitted_chat(prompt, template_options, params, cache_salt).token_ids
+        else:
+            ids = self._fitted_prompt(prompt, params, cache_salt).token_ids
         if len(ids) < self.args.block_size:
             return PrefillOutput(len(ids), 0, 0)
         inbox: deque[RequestOutput] = deque()
@@ -289,13 +295,29 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _chat_prompt(self, messages: Any, options: Mapping[str, Any]) -> tuple[Prompt, str | None]:
-        from pellucid.tokenizer.chat_template import encode_rendered, render_chat
+    def _fitted_prompt(self, prompt: Any, params: SamplingParams, cache_salt: str) -> FittedPrompt:
+        vocab_size = self.config.vocab_size
+        return self._carry_out(
+            prompt_fitting(prompt, params, self.tokenizer, vocab_size, self.max_model_len), cache_salt
+        )
 
-        rendered = render_chat(self.tokenizer, messages, **options)
-        check_text_length(self.tokenizer, rendered.text, self.max_model_len)
-        prompt = encode_rendered(self.tokenizer, rendered)
-        return prompt.token_ids, prompt.text
+    def _fitted_chat(
+        self, messages: Any, options: Mapping[str, Any], params: SamplingParams, cache_salt: str
+    ) -> FittedPrompt:
+        return self._carry_out(chat_fitting(messages, options, params, self.tokenizer, self.max_model_len), cache_salt)
+
+    def _carry_out(self, fitting: Fitting, cache_salt: str) -> FittedPrompt:
+        """Score what a fitting asks for."""
+        try:
+            windows = next(fitting)
+            while True:
+                prompts = [FittedPrompt(ids) for ids in windows]
+                params = [SCORING] * len(windows)
+                outputs = self._run(prompts, params, time.monotonic(), False, RequestOptions(cache_salt))
+                windows = fitting.send([given_logprobs(output) for output in outputs])
+        except StopIteration as done:
+            fitted: FittedPrompt = done.value
+            return fitted
 
     @contextmanager
     def _alone(self) -> Iterator[LLMEngine]:
@@ -341,9 +363,8 @@ class LLM:
 
     def _submit(
         self,
-        prompt: Prompt,
-        text: str | None,
-        params: SamplingParams | None,
+        prompt: FittedPrompt,
+        params: SamplingParams,
         arrival_time: float,
         inbox: deque[RequestOutput],
         queued: Callable[[str], None],
@@ -351,16 +372,14 @@ class LLM:
         request_id: str | None = None,
     ) -> None:
         """Queue a request; `queued` is told its name before a Ctrl-C can come between."""
-        if isinstance(prompt, str):  # a long text takes a while: other threads go on, and Ctrl-C ends it
-            check_text_length(self.tokenizer, prompt, self.max_model_len)
-            text, prompt = prompt, self.tokenizer.encode(prompt)
         with self._alone() as engine:
             name = self._free_name() if request_id is None else request_id
             engine.add_request(
                 name,
-                prompt,
+                prompt.token_ids,
                 params,
-                prompt_text=text,
+                prompt_text=prompt.text,
+                overflow=prompt.overflow,
                 arrival_time=arrival_time,
                 cache_salt=options.cache_salt,
                 logits_processors=options.logits_processors,
@@ -377,22 +396,20 @@ class LLM:
 
     def _run(
         self,
-        prompts: Sequence[tuple[Prompt, str | None]],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        prompts: Sequence[FittedPrompt],
+        params: Sequence[SamplingParams],
         arrival_time: float,
         progress: bool | Progress,
         options: RequestOptions,
     ) -> list[RequestOutput]:
         """Queue all prompts, step until all are finished; whatever goes wrong, none of them stays behind."""
-        params = listed_params(sampling_params, len(prompts))
         inbox: deque[RequestOutput] = deque()
         totals: dict[str, RequestOutput | None] = {}
         num_finished = 0
         try:
-            for (prompt, text), one in zip(prompts, params, strict=True):
+            for prompt, one in zip(prompts, params, strict=True):
                 self._submit(
                     prompt,
-                    text,
                     one,
                     arrival_time,
                     inbox,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pellucid.config import EngineArgs
 from pellucid.engine.model_runner import Model, ModelRunner, StepResult
 from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike, add_completion
+from pellucid.engine.overflow import truncated_prompt
 from pellucid.engine.scheduler import ScheduledRequest, Scheduler, load_of
 from pellucid.engine.speculation.drafts import num_right
 from pellucid.engine.speculation.speculator import Speculator, make_speculator
@@ -28,7 +29,7 @@ from pellucid.errors import InvalidParameterError, PellucidError, shown
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage
-from pellucid.outputs import CompletionOutput, RequestOutput
+from pellucid.outputs import CompletionOutput, Overflow, RequestOutput
 from pellucid.request import LogitsProcessor, Request
 from pellucid.sampling.constraints.compiler import CompiledGrammar, GrammarCompiler
 from pellucid.sampling.sampler import SampledToken
@@ -176,6 +177,7 @@ class LLMEngine:
         cache_salt: str = "",
         client: str = "",
         logits_processors: Sequence[LogitsProcessor] = (),
+        overflow: Overflow | None = None,
     ) -> None:
         """Queue a prompt: text (encoded with the model's special tokens), or token ids taken as they are.
 
@@ -183,6 +185,7 @@ class LLMEngine:
         the caller asked, where that was before this call; TTFT counts from it. A lower `priority` is served earlier;
         within one, different `client`s get equal shares, however many requests each of them sends.
         Only requests with the same `cache_salt` share cached prefixes: give each tenant one of its own.
+        A prompt that does not fit is truncated where `params.overflow` says so; `overflow` tells what was done before.
         Raises `ContextLengthExceededError` or `InvalidParameterError`; then nothing was queued.
         """
         params = SamplingParams() if params is None else params
@@ -190,9 +193,13 @@ class LLMEngine:
         arrival_time = time.monotonic() if arrival_time is None else arrival_time
         text = prompt if isinstance(prompt, str) else prompt_text
         if isinstance(prompt, str):
-            check_text_length(self.tokenizer, prompt, self.max_model_len)
+            if params.overflow == "error":
+                check_text_length(self.tokenizer, prompt, self.max_model_len)
             prompt = self.tokenizer.encode(prompt)
         ids = checked_prompt(prompt, self.config.vocab_size)
+        if isinstance(params, SamplingParams) and params.overflow != "error" and overflow is None:
+            fitted = truncated_prompt(ids, text, params, self.tokenizer, self.max_model_len)
+            ids, text, overflow = list(fitted.token_ids), fitted.text, fitted.overflow
         check_params(params, len(ids), self.config.vocab_size, self.max_model_len)
         salt, processors = checked_salt(cache_salt), checked_processors(logits_processors)
         client = checked_client(client)
@@ -201,7 +208,7 @@ class LLMEngine:
             request_id, ids, params, checked_priority(priority), salt, client, processors, grammar
         )
         answers = [Answer(request, self.tokenizer) for request in requests]
-        self._states[request_id] = RequestState(text, answers, arrival_time, self.tokenizer)
+        self._states[request_id] = RequestState(text, answers, arrival_time, self.tokenizer, overflow)
         for request in requests:
             self.scheduler.add(request)
 

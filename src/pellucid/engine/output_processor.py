@@ -15,6 +15,7 @@ from pellucid.outputs import (
     CompletionOutput,
     FinishReason,
     Logprob,
+    Overflow,
     PrefillOutput,
     RequestMetrics,
     RequestOutput,
@@ -165,8 +166,14 @@ class RequestState:
     """A caller's request while it lives: its answers, its prompt's logprobs, its times."""
 
     def __init__(
-        self, prompt: str | None, answers: list[Answer], arrival_time: float, tokenizer: TokenizerLike
+        self,
+        prompt: str | None,
+        answers: list[Answer],
+        arrival_time: float,
+        tokenizer: TokenizerLike,
+        overflow: Overflow | None = None,
     ) -> None:
+        self.overflow = overflow
         first = answers[0].request
         self.prompt = prompt
         self.answers = answers
@@ -204,6 +211,7 @@ class RequestState:
             metrics=self.metrics,
             num_cached_tokens=self.answers[0].request.num_cached_tokens,
             is_prefill=self.answers[0].request.prefill_only,
+            overflow=self.overflow,
         )
 
     def take_prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
@@ -241,7 +249,11 @@ def add_delta(total: RequestOutput | None, delta: RequestOutput) -> RequestOutpu
             False,
             delta.metrics,
         )
-    total.num_cached_tokens, total.is_prefill = delta.num_cached_tokens, delta.is_prefill
+    total.num_cached_tokens, total.is_prefill, total.overflow = (
+        delta.num_cached_tokens,
+        delta.is_prefill,
+        delta.overflow,
+    )
     if delta.prompt_logprobs is not None:
         total.prompt_logprobs = delta.prompt_logprobs
     total.finished = delta.finished

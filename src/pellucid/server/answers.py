@@ -7,11 +7,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pellucid.engine.output_processor import add_delta
-from pellucid.outputs import CompletionOutput, RequestOutput, TokenLogprobs
+from pellucid.outputs import CompletionOutput, Overflow, RequestOutput, TokenLogprobs
 from pellucid.server.api_errors import ApiError
 from pellucid.server.wire import dump, finite
 
 Json = dict[str, Any]
+
+
+def _overflow(overflow: Overflow | None) -> Json:
+    """`overflow` of an answer, where something was done: the removed parts as the spans of their tokens."""
+    if overflow is None:
+        return {}
+    removed = [
+        {**({} if part.message is None else {"message": part.message}), "start": part.start, "end": part.end}
+        for part in overflow.removed
+    ]
+    counts = {"original_tokens": overflow.num_original_tokens, "kept_tokens": overflow.num_kept_tokens}
+    return {"overflow": {"policy": overflow.policy, **counts, "removed": removed}}
 
 
 class Answers:
@@ -39,6 +51,7 @@ class Answers:
         self._begun: set[int] = set()
         self._num_prompt_tokens = [0] * len(request_ids)
         self._num_cached_tokens = [0] * len(request_ids)
+        self._overflows: list[Overflow | None] = [None] * len(request_ids)
         self.num_completion_tokens = 0
         self.finish_reasons: dict[int, str] = {}
         self.seeds: list[int] = [0] * len(request_ids)
@@ -48,6 +61,7 @@ class Answers:
         place = self._places[delta.request_id]
         self._num_prompt_tokens[place] = len(delta.prompt_token_ids)
         self._num_cached_tokens[place] = delta.num_cached_tokens or 0
+        self._overflows[place] = delta.overflow
         for completion in delta.outputs:
             self.num_completion_tokens += len(completion.token_ids)
             self.seeds[place] = completion.seed
@@ -92,8 +106,14 @@ class Answers:
         }
 
     def additions(self) -> Json:
-        """What OpenAI's answers do not have: the seed that repeats the answer (one for each prompt)."""
-        return {"seed": self.seeds[0], **({"seeds": self.seeds} if len(self.seeds) > 1 else {})}
+        """What OpenAI's answers do not have: the seed that repeats the answer, what was done to a prompt too long (one
+        for each prompt)."""
+        found: Json = {"seed": self.seeds[0], **_overflow(self._overflows[0])}
+        if len(self.seeds) > 1:
+            found |= {"seeds": self.seeds}
+            if any(self._overflows):
+                found["overflows"] = [_overflow(overflow).get("overflow") for overflow in self._overflows]
+        return found
 
     def opening(self) -> list[Json]:
         """The chunks of a stream before anything was drawn."""
@@ -121,7 +141,7 @@ class Answers:
         if self.request.include_usage:
             chunk["usage"] = None
         if choice["finish_reason"] is not None:
-            chunk["pellucid"] = {"seed": self.seeds[place]}
+            chunk["pellucid"] = {"seed": self.seeds[place], **_overflow(self._overflows[place])}
         return chunk
 
     def _chunks(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[Json]:

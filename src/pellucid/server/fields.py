@@ -303,6 +303,8 @@ def _schemas(hint: Any) -> list[Schema]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return [schema for argument in arguments if argument is not type(None) for schema in _schemas(argument)]
+    if origin is typing.Literal:
+        return [{"enum": list(arguments)}]
     if origin is tuple:
         [item] = _schemas(arguments[0])
         return [{"type": "array", "items": item}, *([item] if item == {"type": "string"} else [])]

@@ -193,6 +193,7 @@ def template_options(body: Mapping[str, Any]) -> dict[str, Any]:
         raise refused("chat_template_kwargs", "chat_template_kwargs must be an object")
     taken = {"messages", "tools", "documents", "tokenizer", "chat_template", "add_generation_prompt"}
     taken |= {"continue_final_message", "bos_token", "eos_token", "self"}
+    taken |= {"prompt", "params", "scoring", "may_be_too_long"}  # arguments of AsyncLLM.encode
     if set(variables) & taken:
         name = sorted(set(variables) & taken)[0]
         raise refused("chat_template_kwargs", f"chat_template_kwargs cannot have {name}")

@@ -11,7 +11,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from pellucid.engine.async_llm import AsyncLLM, EncodedPrompt
+from pellucid.engine.async_llm import AsyncLLM
+from pellucid.engine.overflow import FittedPrompt
 from pellucid.errors import PellucidError
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.answers import Answers
@@ -118,7 +119,7 @@ class Routes:
         parsed = parse_completion(body)
         self._note(request, parsed, {"prompt": parsed.prompts})
         used = await self._use(request, body)
-        prompts = [await _encode(used.llm, prompt) for prompt in parsed.prompts]
+        prompts = [await _encode(used.llm, prompt, request, parsed) for prompt in parsed.prompts]
         params = [_fitting(used.llm, parsed, prompt) for prompt in prompts]
         return await self._answer(
             request, used, parsed, prompts, params, CompletionAnswers, "cmpl-", {**COMPLETIONS.renamed, **names(body)}
@@ -129,7 +130,7 @@ class Routes:
         used = await self._use(request, body)
         parsed = parse_chat(body, self._format(used.llm))
         self._note(request, parsed, {"messages": parsed.messages})
-        prompt = await _encode(used.llm, parsed.messages, **parsed.template_options)
+        prompt = await _encode(used.llm, parsed.messages, request, parsed, **parsed.template_options)
         renamed = {**CHAT.renamed, **names(body)}
         params = _shaped(used.llm, parsed, prompt, renamed)
         if body.get("max_completion_tokens") is not None:
@@ -141,7 +142,7 @@ class Routes:
         used = await self._use(request, body)
         parsed = parse_response(body, self._format(used.llm))
         self._note(request, parsed, {"messages": parsed.messages})
-        prompt = await _encode(used.llm, parsed.messages, RESPONSES.renamed, **parsed.template_options)
+        prompt = await _encode(used.llm, parsed.messages, request, parsed, RESPONSES.renamed, **parsed.template_options)
         renamed = {**RESPONSES.renamed, **shape_name(body)}
         params = _shaped(used.llm, parsed, prompt, renamed)
         return await self._answer(request, used, parsed, [prompt], [params], ResponseAnswers, "resp_", renamed)
@@ -160,7 +161,10 @@ class Routes:
             format = self._format(llm)
             messages = check_messages(body["messages"], maps_developer=format.maps_developer)
             messages, options = chat_prompt(messages, template_options(body), parse_tools(body), format)
-            ids = (await _encode(llm, messages, may_be_too_long=True, **options)).token_ids
+            try:
+                ids = (await llm.encode(messages, may_be_too_long=True, **options)).token_ids
+            except PellucidError as error:
+                raise api_error(error) from None
         else:
             ids = await _tokenize_text(llm, body, flags)
         answer = {"count": len(ids), "max_model_len": llm.max_model_len, "tokens": list(ids)}
@@ -197,7 +201,7 @@ class Routes:
         request: Request,
         used: ModelInUse,
         parsed: ApiRequest,
-        prompts: list[EncodedPrompt],
+        prompts: list[FittedPrompt],
         params: list[SamplingParams],
         kind: type[Answers],
         prefix: str,
@@ -256,7 +260,7 @@ class Routes:
             notes |= prompt
 
 
-def _shaped(llm: AsyncLLM, parsed: ChatRequest, prompt: EncodedPrompt, renamed: dict[str, str]) -> SamplingParams:
+def _shaped(llm: AsyncLLM, parsed: ChatRequest, prompt: FittedPrompt, renamed: dict[str, str]) -> SamplingParams:
     """The parameters with what the answer must be; `renamed` learns what the body calls it."""
     params = parsed.shaped(prompt.text or "", llm.tokenizer.special_tokens, renamed)
     if parsed.tool_use is not None and params is not parsed.params:
@@ -264,9 +268,19 @@ def _shaped(llm: AsyncLLM, parsed: ChatRequest, prompt: EncodedPrompt, renamed: 
     return params
 
 
-async def _encode(llm: AsyncLLM, prompt: Any, names: Mapping[str, str] | None = None, **options: Any) -> EncodedPrompt:
+async def _encode(
+    llm: AsyncLLM,
+    prompt: Any,
+    request: Request,
+    parsed: ApiRequest,
+    names: Mapping[str, str] | None = None,
+    **options: Any,
+) -> FittedPrompt:
+    """The prompt's ids, shortened where it does not fit and the request's `overflow` says so."""
+    client = client_of(request.scope, parsed.user)
+    scoring = {"priority": parsed.priority, "cache_salt": parsed.cache_salt, "client": client}
     try:
-        return await llm.encode(prompt, **options)
+        return await llm.encode(prompt, parsed.params, scoring=scoring, **options)
     except PellucidError as error:
         raise api_error(error, names) from None
 
@@ -282,7 +296,7 @@ async def _tokenize_text(llm: AsyncLLM, body: dict[str, Any], flags: dict[str, b
     return ids
 
 
-def _fitting(llm: AsyncLLM, parsed: CompletionRequest, prompt: EncodedPrompt) -> SamplingParams:
+def _fitting(llm: AsyncLLM, parsed: CompletionRequest, prompt: FittedPrompt) -> SamplingParams:
     """The default of max_tokens gives way where less room is left; what a client asks for never does."""
     limit = parsed.params.max_tokens
     if parsed.max_tokens_is_default and limit and len(prompt.token_ids) + limit > llm.max_model_len:
