@@ -18,7 +18,7 @@
 namespace pellucid {
 
 const KernelTable kAvx2Kernels = {
-    "avx2",    PELLUCID_PANELS, quantize_row, rms_norm_row, rms_norm_add_row, layer_norm_row, gate_row,
+    "avx2", PELLUCID_EXACT, PELLUCID_FAST, rms_norm_row, rms_norm_add_row, layer_norm_row, gate_row,
     rotate_row, store_kv,   attend_split, merge_split,     finish_row,   decode_row,
     PELLUCID_SAMPLING,
 };

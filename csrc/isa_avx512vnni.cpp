@@ -18,7 +18,7 @@
 namespace pellucid {
 
 const KernelTable kAvx512VnniKernels = {
-    "avx512vnni",    PELLUCID_PANELS, quantize_row, rms_norm_row, rms_norm_add_row, layer_norm_row, gate_row,
+    "avx512vnni", PELLUCID_EXACT, PELLUCID_FAST, rms_norm_row, rms_norm_add_row, layer_norm_row, gate_row,
     rotate_row, store_kv,   attend_split, merge_split,     finish_row,   decode_row,
     PELLUCID_SAMPLING,
 };

@@ -8,19 +8,25 @@
 
 namespace pellucid {
 
-// One row of activations as 16-bit integers with a scale per 32 columns: a ≈ scale · q, |q| ≤ 32639.
-// In memory: codes [2·K bytes], scale [K/32], sum32 [K/32] (int), fsum32 [K/32], sum16 [K/16] (int), fsum16 [K/16];
+// One row of activations as integers of BYTES bytes with a scale per 32 columns: a ≈ scale · q, |q| ≤ kLimit.
+// In memory: codes [BYTES · K bytes], scale [K/32], sum32 [K/32] (int), fsum32 [K/32], sum16 [K/16] (int), fsum16 [K/16];
 // the sums are of q over 32 and 16 columns, the fsums are scale · sum.
+template <int BYTES>
 struct QuantizedRow {
-  static size_t bytes(int64_t k) { return (static_cast<size_t>(k) * 2 + static_cast<size_t>(k / 32) * 28 + 63) & ~size_t{63}; }
+  // 127 · 256 + 127, so that both bytes of 256 · high + low fit into a signed byte; or one signed byte.
+  static constexpr int32_t kLimit = BYTES == 2 ? 32639 : 127;
+  static size_t bytes(int64_t k) {
+    return (static_cast<size_t>(k) * BYTES + static_cast<size_t>(k / 32) * 28 + 63) & ~size_t{63};
+  }
   const uint8_t* base;
-  int64_t k;
+  size_t groups;  // of 32 columns
+  QuantizedRow(const uint8_t* row, int64_t k) : base(row), groups(static_cast<size_t>(k) / 32) {}
   const uint8_t* codes() const { return base; }
-  const float* scale() const { return reinterpret_cast<const float*>(base + 2 * k); }
-  const int32_t* sum32() const { return reinterpret_cast<const int32_t*>(scale() + k / 32); }
-  const float* fsum32() const { return reinterpret_cast<const float*>(sum32() + k / 32); }
-  const int32_t* sum16() const { return reinterpret_cast<const int32_t*>(fsum32() + k / 32); }
-  const float* fsum16() const { return reinterpret_cast<const float*>(sum16() + k / 16); }
+  const float* scale() const { return reinterpret_cast<const float*>(base + groups * 32 * BYTES); }
+  const int32_t* sum32() const { return reinterpret_cast<const int32_t*>(base + groups * (32 * BYTES + 4)); }
+  const float* fsum32() const { return reinterpret_cast<const float*>(base + groups * (32 * BYTES + 8)); }
+  const int32_t* sum16() const { return reinterpret_cast<const int32_t*>(base + groups * (32 * BYTES + 12)); }
+  const float* fsum16() const { return reinterpret_cast<const float*>(base + groups * (32 * BYTES + 20)); }
 };
 
 enum class Activation : int { Silu = 0, GeluTanh = 1, Gelu = 2, Relu = 3, SwigluClamped = 4 };
@@ -61,12 +67,27 @@ struct SoftmaxState {
   float sum;  // 0: nothing seen
 };
 
+// Products of activation rows with weight panels, in one precision.
+struct Products {
+  // Bytes of a prepared row of k columns, and the row itself from floats.
+  size_t (*row_bytes)(int64_t k);
+  void (*prepare_row)(const float* x, int64_t k, uint8_t* out);
+  // Whether float weights take prepared rows too; else they take the float rows.
+  bool prepares_for_floats;
+  // out[row][16] for `count` ≤ 64 rows. Tile kernels need `scratch` and read memory up to a multiple of 16 rows.
+  void (*panel[kNumFormats])(const uint8_t* panel, int64_t columns, const uint8_t* rows, size_t row_stride, int count,
+                             float* out, uint8_t* scratch);
+  size_t (*scratch_bytes)(int64_t k);  // nullptr: none
+  // Called by every worker before and after its share of a product with kTileRows rows or more; nullptr: no need.
+  void (*enter)();
+  void (*leave)();
+};
+
+constexpr int kTileRows = 5;  // fewer rows than these are cheaper without tiles
+
 struct KernelTable {
   const char* name;
-  // out[row][16] for `count` rows of activations: quantized rows, or float rows for float formats.
-  void (*panel[kNumFormats])(const uint8_t* panel, int64_t columns, const uint8_t* rows, size_t row_stride, int count,
-                             float* out);
-  void (*quantize_row)(const float* x, int64_t k, uint8_t* out);
+  Products exact, fast;
   void (*rms_norm_row)(const float* x, const float* weight, float eps, int64_t n, float* out);
   void (*rms_norm_add_row)(const float* x, const float* weight, float eps, int64_t n, float* residual);
   void (*layer_norm_row)(const float* x, const float* weight, const float* bias, float eps, int64_t n, float* out);
@@ -87,6 +108,11 @@ extern const KernelTable kGenericKernels;
 #ifdef PELLUCID_X86
 extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512VnniKernels;
+// Products on tiles; all else is as in kAvx512VnniKernels (isa.cpp puts the two together).
+extern const Products kAmxEmulatedExact, kAmxEmulatedFast;
+#ifdef PELLUCID_AMX
+extern const Products kAmxExact, kAmxFast;
+#endif
 #endif
 
 }  // namespace pellucid

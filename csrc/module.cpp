@@ -51,9 +51,10 @@ struct Step {
   Ints1 query_start_loc;
   Ints2 block_table;
   Bools1 nonfinite;
+  Runs runs;  // empty: every row is exact
   int64_t blocks_needed = 0;
 
-  Step(Ints1 p, Longs1 s, Ints1 q, Ints2 b, Bools1 n)
+  Step(Ints1 p, Longs1 s, Ints1 q, Ints2 b, Bools1 n, const std::optional<Bools1>& fast)
       : positions(p), slots(s), query_start_loc(q), block_table(b), nonfinite(n) {
     const size_t t = positions.shape(0), count = query_start_loc.shape(0);
     check(slots.shape(0) == t && nonfinite.shape(0) == t, "positions, slot_mapping and nonfinite must have one entry per row");
@@ -77,6 +78,15 @@ struct Step {
         check(slot >= 0, "slots must not be negative");
         blocks_needed = std::max<int64_t>(blocks_needed, slot / 16 + 1);
       }
+    }
+    if (fast) split(*fast);
+  }
+  void split(const Bools1& fast) {
+    const int64_t count = static_cast<int64_t>(positions.shape(0));
+    check(static_cast<int64_t>(fast.shape(0)) == count, "fast_rows must have one entry per row");
+    for (int64_t i = 0; i < count; ++i) {
+      if (runs.empty() || runs.back().fast != fast.data()[i]) runs.push_back({i, i, fast.data()[i]});
+      runs.back().end = i + 1;
     }
   }
   StepView view() const {
@@ -129,6 +139,13 @@ void check_product(const Rows& x, const PackedMatrix& w, const Rows& out, int64_
   check(out.count == x.count && out.width == width, "output has the wrong shape");
 }
 
+const Runs& runs_of(const Step* step, const Rows& x) {
+  static const Runs all_exact;
+  if (!step || step->runs.empty()) return all_exact;
+  check(step->runs.back().end == x.count, "the step must have one row per input row");
+  return step->runs;
+}
+
 template <void (Runtime::*OPERATION)(Rows, Norm, Rows)>
 void row_norm(Runtime& r, Floats2 x, Floats1 weight, float eps, Floats2 out) {
   const Rows a = rows(x), o = rows(out);
@@ -169,14 +186,23 @@ std::tuple<float, uint64_t, int64_t, std::vector<int32_t>> rank_token(RowSampler
 
 NB_MODULE(_native, m) {
   m.doc() = "Compiled kernels; used through pellucid.kernels.native only.";
+  amx_state();  // at import, before the first pool starts its threads
   m.def("available_isas", &available_isas);
+  m.def("amx_note", [] { return amx_state().note; });
+  m.def("emulated_tiles_agree", &emulated_tiles_agree);
+  // For tests: the answers are given instead of asked.
+  m.def("judge_amx", [](bool processor, bool system, int permission, bool right) {
+    const AmxState state = judge_amx({[=] { return processor; }, [=] { return system; }, [=] { return permission; },
+                                      [=] { return right; }});
+    return std::make_tuple(state.usable, state.note);
+  });
 
   nb::class_<PackedMatrix>(m, "Matrix")
       .def_prop_ro("rows", &PackedMatrix::rows)
       .def_prop_ro("columns", &PackedMatrix::columns)
       .def_prop_ro("packed_bytes", &PackedMatrix::bytes);
 
-  nb::class_<Step>(m, "Step").def(nb::init<Ints1, Longs1, Ints1, Ints2, Bools1>());
+  nb::class_<Step>(m, "Step").def(nb::init<Ints1, Longs1, Ints1, Ints2, Bools1, std::optional<Bools1>>());
   nb::class_<LayerCache>(m, "LayerCache").def(nb::init<Array4, Array4>());
 
   m.attr("max_vocabulary") = kMaxVocabulary;
@@ -236,23 +262,30 @@ NB_MODULE(_native, m) {
            })
       .def(
           "linear",
-          [](Runtime& r, Floats2 x, std::optional<Floats1> weight, float eps, const PackedMatrix& w, Floats2 out) {
+          [](Runtime& r, Floats2 x, std::optional<Floats1> weight, float eps, const PackedMatrix& w, Floats2 out,
+             const Step* step) {
             const Rows a = rows(x), o = rows(out);
             const Norm norm = norm_of(weight, eps, a.width);
             check_product(a, w, o, w.rows());
+            const Runs& runs = runs_of(step, a);
             const nb::gil_scoped_release free;
-            r.linear(a, norm, w, o);
+            r.linear(a, norm, w, o, runs);
           },
-          nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("matrix"), nb::arg("out"))
-      .def("linear_add",
-           [](Runtime& r, Floats2 x, const PackedMatrix& w, Floats2 residual) {
-             const Rows a = rows(x), o = rows(residual);
-             check_product(a, w, o, w.rows());
-             const nb::gil_scoped_release free;
-             r.linear_add(a, w, o);
-           })
-      .def("linear_gated",
-           [](Runtime& r, Floats2 x, Floats1 weight, float eps, const PackedMatrix& w, int kind, Floats2 out) {
+          nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("matrix"), nb::arg("out"), nb::arg("step") = nb::none())
+      .def(
+          "linear_add",
+          [](Runtime& r, Floats2 x, const PackedMatrix& w, Floats2 residual, const Step* step) {
+            const Rows a = rows(x), o = rows(residual);
+            check_product(a, w, o, w.rows());
+            const Runs& runs = runs_of(step, a);
+            const nb::gil_scoped_release free;
+            r.linear_add(a, w, o, runs);
+          },
+          nb::arg("x"), nb::arg("matrix"), nb::arg("residual"), nb::arg("step") = nb::none())
+      .def(
+          "linear_gated",
+           [](Runtime& r, Floats2 x, Floats1 weight, float eps, const PackedMatrix& w, int kind, Floats2 out,
+              const Step* step) {
              const Rows a = rows(x), o = rows(out);
              const Norm norm = norm_of(weight, eps, a.width);
              const Activation activation = activation_of(kind);
@@ -260,9 +293,12 @@ NB_MODULE(_native, m) {
                                                                   : w.segments().size() == 1 && w.rows() % 32 == 0),
                    "gate and up must have one size");
              check_product(a, w, o, w.rows() / 2);
+             const Runs& runs = runs_of(step, a);
              const nb::gil_scoped_release free;
-             r.linear_gated(a, norm, w, activation, o);
-           })
+             r.linear_gated(a, norm, w, activation, o, runs);
+           },
+          nb::arg("x"), nb::arg("norm"), nb::arg("eps"), nb::arg("matrix"), nb::arg("activation"), nb::arg("out"),
+          nb::arg("step") = nb::none())
       .def(
           "rotate_and_store",
           [](Runtime& r, Floats2 qkv, int64_t heads, std::optional<Floats1> q_norm, std::optional<Floats1> k_norm, float eps,

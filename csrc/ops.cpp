@@ -58,86 +58,209 @@ void Runtime::activate(Rows x, Activation activation, bool gated, Rows out) {
   each_row(x.count, one);
 }
 
-void Runtime::linear(Rows x, Norm norm, const PackedMatrix& w, Rows out) {
-  product(x, norm, w, Epilogue::Store, Activation::Silu, out);
-}
-void Runtime::linear_add(Rows x, const PackedMatrix& w, Rows residual) {
-  product(x, {nullptr, 0.0f}, w, Epilogue::Add, Activation::Silu, residual);
-}
-void Runtime::linear_gated(Rows x, Norm norm, const PackedMatrix& w, Activation activation, Rows out) {
-  product(x, norm, w, Epilogue::Gate, activation, out);
-}
-
-void Runtime::product(Rows x, Norm norm, const PackedMatrix& w, Epilogue epilogue, Activation activation, Rows out) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (x.count == 0) return;
-  const int workers = pool_.size();
-  const int64_t k = w.columns();
-  const size_t qstride = w.has_int() ? QuantizedRow::bytes(k) : 0;
-  const bool need_rows = norm.weight != nullptr;  // normalised rows need a place of their own
-  // A row or two are prepared by every worker for itself: cheaper than waiting for each other.
-  const bool redundant = x.count <= 2;
-  const size_t copies = redundant ? static_cast<size_t>(workers) : 1;
-  const size_t qbytes = qstride * static_cast<size_t>(x.count);
-  const size_t fcount = need_rows ? static_cast<size_t>(x.count * k) : 0;
-  uint8_t* const qbase = align64(quantized_, qbytes * copies);
-  if (normalized_.size() < fcount * copies) normalized_.resize(fcount * copies);
-  float* const fbase = normalized_.data();
-
-  const auto prepare = [&](int64_t i, uint8_t* q, float* f) {
-    const float* row = x.row(i);
-    if (need_rows) {
-      kernels_.rms_norm_row(row, norm.weight, norm.eps, k, f + i * k);
-      row = f + i * k;
-    }
-    if (qstride) kernels_.quantize_row(row, k, q + static_cast<size_t>(i) * qstride);
-  };
-  if (!redundant) {
-    Shares rows(x.count, workers);
-    pool_.run([&](int worker) { rows.each(worker, [&](int64_t i) { prepare(i, qbase, fbase); }); });
+// Rows times a matrix, and what becomes of the products.
+struct Runtime::Product {
+  Rows x;
+  Norm norm;
+  const PackedMatrix& w;
+  Epilogue epilogue;
+  Activation activation;
+  Rows out;
+  const Products& kernels;
+  int64_t panels() const { return epilogue == Epilogue::Gate ? w.panels() / 2 : w.panels(); }
+  bool tiles() const { return kernels.enter && x.count >= kTileRows; }
+  Product part(const Run& run, const Products& with) const {
+    const int64_t count = run.end - run.begin;
+    return {{x.row(run.begin), count, x.width, x.stride}, norm, w, epilogue, activation,
+            {out.row(run.begin), count, out.width, out.stride}, with};
   }
-  Shares panels(epilogue == Epilogue::Gate ? w.panels() / 2 : w.panels(), workers);
+};
+
+// Rows in the kernels' form and scratch memory: one copy for all workers, or one for each.
+struct Runtime::Prepared {
+  uint8_t* rows;
+  float* normalized;
+  uint8_t* scratch;
+  size_t row_stride, copy_bytes;     // 0: the matrix takes no prepared rows
+  size_t float_stride, copy_floats;  // in numbers; 0: the rows are taken as they are
+  size_t scratch_bytes;
+  Prepared for_worker(int worker, bool own_rows) const {
+    Prepared p = *this;
+    const size_t w = static_cast<size_t>(worker);
+    p.scratch += w * scratch_bytes;
+    if (own_rows) {
+      p.rows += w * copy_bytes;
+      p.normalized += w * copy_floats;
+    }
+    return p;
+  }
+};
+
+namespace {
+
+// Tile registers are a thread's own: set up for its share of one product, and given back after it.
+class TileSession {
+ public:
+  TileSession(const Products& kernels, bool tiles) : kernels_(tiles ? &kernels : nullptr) {
+    if (kernels_) kernels_->enter();
+  }
+  ~TileSession() {
+    if (kernels_) kernels_->leave();
+  }
+  TileSession(const TileSession&) = delete;
+
+ private:
+  const Products* kernels_;
+};
+
+// Writes or adds one row of a panel's products; nearly all have the full width, which the compiler then knows.
+inline void put(float* __restrict to, const float* __restrict from, int64_t width, bool add) {
+  const auto each = [&](int64_t count) {
+    if (add)
+      for (int64_t j = 0; j < count; ++j) to[j] += from[j];
+    else
+      for (int64_t j = 0; j < count; ++j) to[j] = from[j];
+  };
+  if (width == kPanelRows)
+    each(kPanelRows);
+  else
+    each(width);
+}
+
+constexpr int64_t kBlock = 64;  // rows that a kernel takes at once
+
+}  // namespace
+
+void Runtime::linear(Rows x, Norm norm, const PackedMatrix& w, Rows out, const Runs& runs) {
+  products({x, norm, w, Epilogue::Store, Activation::Silu, out, kernels_.exact}, runs);
+}
+void Runtime::linear_add(Rows x, const PackedMatrix& w, Rows residual, const Runs& runs) {
+  products({x, {nullptr, 0.0f}, w, Epilogue::Add, Activation::Silu, residual, kernels_.exact}, runs);
+}
+void Runtime::linear_gated(Rows x, Norm norm, const PackedMatrix& w, Activation activation, Rows out, const Runs& runs) {
+  products({x, norm, w, Epilogue::Gate, activation, out, kernels_.exact}, runs);
+}
+
+void Runtime::products(const Product& call, const Runs& runs) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (runs.empty() && call.x.count > 0) product(call);
+  for (const Run& run : runs) {
+    // A few rows would leave a tile empty, and cost no more when computed exactly.
+    const bool fast = run.fast && (!kernels_.fast.enter || run.end - run.begin >= kTileRows);
+    product(call.part(run, fast ? kernels_.fast : kernels_.exact));
+  }
+}
+
+void Runtime::product(const Product& call) {
+  // A block's activations stay in the nearest caches while the panels pass by; the larger the matrix, the more rows
+  // must share what is read from memory.
+  constexpr size_t kSmallMatrix = 4 << 20;
+  const int64_t block = call.tiles() || call.w.bytes() > kSmallMatrix ? kBlock : 16;
+  if (call.x.count >= 2 * block * pool_.size())
+    many_rows(call, block);
+  else
+    few_rows(call);
+}
+
+Runtime::Prepared Runtime::prepared(const Product& call, size_t copies, int64_t rows) {
+  const PackedMatrix& w = call.w;
+  const int64_t k = w.columns();
+  const bool used = w.has_int() || call.kernels.prepares_for_floats;
+  // Tile kernels read whole tiles of rows.
+  const size_t count = static_cast<size_t>(call.tiles() ? (rows + 15) / 16 * 16 : rows);
+  Prepared p;
+  p.row_stride = used ? call.kernels.row_bytes(k) : 0;
+  p.copy_bytes = p.row_stride * count;
+  p.float_stride = call.norm.weight ? static_cast<size_t>(k) : 0;
+  p.copy_floats = p.float_stride * count;
+  p.scratch_bytes = call.tiles() && call.kernels.scratch_bytes ? call.kernels.scratch_bytes(k) : 0;
+  p.rows = align64(prepared_, p.copy_bytes * copies);
+  if (normalized_.size() < p.copy_floats * copies) normalized_.resize(p.copy_floats * copies);
+  p.normalized = normalized_.data();
+  p.scratch = align64(scratch_, p.scratch_bytes * static_cast<size_t>(pool_.size()));
+  return p;
+}
+
+// Row `row` of the call becomes row `at` of the prepared ones.
+void Runtime::prepare_row(const Product& call, const Prepared& to, int64_t row, int64_t at) const {
+  const int64_t k = call.w.columns();
+  const float* from = call.x.row(row);
+  if (to.float_stride) {
+    float* normalized = to.normalized + static_cast<size_t>(at) * to.float_stride;
+    kernels_.rms_norm_row(from, call.norm.weight, call.norm.eps, k, normalized);
+    from = normalized;
+  }
+  if (to.row_stride) call.kernels.prepare_row(from, k, to.rows + static_cast<size_t>(at) * to.row_stride);
+}
+
+// Workers share the panels, so that weights are read once.
+void Runtime::few_rows(const Product& call) {
+  const int workers = pool_.size();
+  const int64_t count = call.x.count;
+  // A row or two are prepared by every worker for itself: cheaper than waiting for each other.
+  const bool redundant = count <= 2;
+  const Prepared common = prepared(call, redundant ? static_cast<size_t>(workers) : 1, count);
+  if (!redundant) {
+    Shares rows(count, workers);
+    pool_.run([&](int worker) { rows.each(worker, [&](int64_t i) { prepare_row(call, common, i, i); }); });
+  }
+  Shares panels(call.panels(), workers);
   pool_.run([&](int worker) {
-    uint8_t* const q = qbase + (redundant ? static_cast<size_t>(worker) * qbytes : 0);
-    float* const f = fbase + (redundant ? static_cast<size_t>(worker) * fcount : 0);
-    for (int64_t i = 0; redundant && i < x.count; ++i) prepare(i, q, f);
-    const float* frows = need_rows ? f : x.data;
-    const size_t fstride = static_cast<size_t>(need_rows ? k : x.stride) * 4;
-    panels.each(worker, [&](int64_t p) { finish_panel(w, q, qstride, frows, fstride, p, epilogue, activation, out); });
+    const Prepared mine = common.for_worker(worker, redundant);
+    for (int64_t i = 0; redundant && i < count; ++i) prepare_row(call, mine, i, i);
+    const TileSession session(call.kernels, call.tiles());
+    panels.each(worker, [&](int64_t p) { finish_panel(call, mine, p, 0, count); });
   });
 }
 
-void Runtime::finish_panel(const PackedMatrix& w, const uint8_t* qrows, size_t qstride, const float* frows,
-                           size_t fstride, int64_t panel, Epilogue epilogue, Activation activation, Rows out) const {
-  constexpr int kBlock = 64;
+// Workers share the rows, block by block, and prepare their own.
+void Runtime::many_rows(const Product& call, int64_t block) {
+  const int workers = pool_.size();
+  const int64_t count = call.x.count;
+  const Prepared all = prepared(call, static_cast<size_t>(workers), block);
+  Shares blocks((count + block - 1) / block, workers);
+  pool_.run([&](int worker) {
+    const Prepared mine = all.for_worker(worker, true);
+    const TileSession session(call.kernels, call.tiles());
+    blocks.each(worker, [&](int64_t b) {
+      const int64_t begin = b * block, end = std::min(begin + block, count);
+      for (int64_t i = begin; i < end; ++i) prepare_row(call, mine, i, i - begin);
+      for (int64_t p = 0; p < call.panels(); ++p) finish_panel(call, mine, p, begin, end - begin);
+    });
+  });
+}
+
+// Row `begin` of the call is the first of the prepared ones; takes `count` of these from `at` on.
+void Runtime::multiply(const Product& call, const Prepared& rows, int64_t panel, int64_t begin, int64_t at, int count,
+                       float* out) const {
+  const Segment& seg = call.w.segment_of_panel(panel);
+  const uint8_t* from = rows.rows;
+  size_t stride = rows.row_stride;
+  if (kFormats[seg.format].is_float() && !call.kernels.prepares_for_floats) {
+    from = reinterpret_cast<const uint8_t*>(rows.float_stride ? rows.normalized : call.x.row(begin));
+    stride = (rows.float_stride ? rows.float_stride : static_cast<size_t>(call.x.stride)) * sizeof(float);
+  }
+  call.kernels.panel[seg.format](seg.panel(panel - seg.first_panel), call.w.columns(),
+                                 from + static_cast<size_t>(at) * stride, stride, count, out, rows.scratch);
+}
+
+// Sixteen columns of the output for `count` rows from row `begin` on, which is the first of the prepared ones.
+void Runtime::finish_panel(const Product& call, const Prepared& rows, int64_t panel, int64_t begin, int64_t count) const {
   alignas(64) float first[kBlock * kPanelRows];
   alignas(64) float second[kBlock * kPanelRows];
-  const auto multiply = [&](int64_t p, int64_t row, int count, float* to) -> const Segment& {
-    const Segment& seg = w.segment_of_panel(p);
-    const bool as_float = kFormats[seg.format].is_float();
-    const size_t stride = as_float ? fstride : qstride;
-    const uint8_t* rows = (as_float ? reinterpret_cast<const uint8_t*>(frows) : qrows) + static_cast<size_t>(row) * stride;
-    kernels_.panel[seg.format](seg.panel(p - seg.first_panel), w.columns(), rows, stride, count, to);
-    return seg;
-  };
-  for (int64_t row = 0; row < out.count; row += kBlock) {
-    const int count = static_cast<int>(std::min<int64_t>(kBlock, out.count - row));
-    const Segment& seg = multiply(panel, row, count, first);
-    const int64_t local = (panel - seg.first_panel) * kPanelRows;
-    const int64_t column = seg.first_row + local;
-    const int64_t width = std::min<int64_t>(kPanelRows, seg.rows - local);
-    if (epilogue == Epilogue::Gate) multiply(panel + w.panels() / 2, row, count, second);
-    for (int i = 0; i < count; ++i) {
-      float* to = out.row(row + i) + column;
-      const float* from = first + i * kPanelRows;
-      if (epilogue == Epilogue::Store) {
-        std::memcpy(to, from, static_cast<size_t>(width) * 4);
-      } else if (epilogue == Epilogue::Add) {
-        for (int64_t j = 0; j < width; ++j) to[j] += from[j];
-      } else {
-        kernels_.gate_row(from, second + i * kPanelRows, activation, width, to);
-      }
+  const Segment& seg = call.w.segment_of_panel(panel);
+  const int64_t local = (panel - seg.first_panel) * kPanelRows;
+  const int64_t column = seg.first_row + local;
+  const int64_t width = std::min<int64_t>(kPanelRows, seg.rows - local);
+  for (int64_t at = 0; at < count; at += kBlock) {
+    const int n = static_cast<int>(std::min<int64_t>(kBlock, count - at));
+    multiply(call, rows, panel, begin, at, n, first);
+    if (call.epilogue == Epilogue::Gate) {
+      multiply(call, rows, panel + call.panels(), begin, at, n, second);
+      kernels_.gate_row(first, second, call.activation, n * kPanelRows, first);
     }
+    for (int i = 0; i < n; ++i)
+      put(call.out.row(begin + at + i) + column, first + i * kPanelRows, width, call.epilogue == Epilogue::Add);
   }
 }
 

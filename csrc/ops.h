@@ -45,6 +45,14 @@ struct AttentionShape {
   float scale;
 };
 
+// Consecutive rows of one precision.
+struct Run {
+  int64_t begin;
+  int64_t end;
+  bool fast;
+};
+using Runs = std::vector<Run>;
+
 class Runtime {
  public:
   Runtime(int threads, const std::string& isa);
@@ -61,10 +69,11 @@ class Runtime {
   void layer_norm(Rows x, const float* weight, const float* bias, float eps, Rows out);
   // out = activation(x), or activation(gate) · up with x = [gate, up].
   void activate(Rows x, Activation activation, bool gated, Rows out);
-  // out = W · norm(x), or residual += W · x, or out = activation(gate) · up with W = [gate; up].
-  void linear(Rows x, Norm norm, const PackedMatrix& w, Rows out);
-  void linear_add(Rows x, const PackedMatrix& w, Rows residual);
-  void linear_gated(Rows x, Norm norm, const PackedMatrix& w, Activation activation, Rows out);
+  // out = W · norm(x), or residual += W · x, or out = activation(gate) · up with W = [gate; up]. `runs` covers the rows;
+  // without runs all are exact.
+  void linear(Rows x, Norm norm, const PackedMatrix& w, Rows out, const Runs& runs);
+  void linear_add(Rows x, const PackedMatrix& w, Rows residual, const Runs& runs);
+  void linear_gated(Rows x, Norm norm, const PackedMatrix& w, Activation activation, Rows out, const Runs& runs);
   // Normalises and rotates q and k in place and stores k and v; nonfinite[row] is set where a stored number is not finite.
   void rotate_and_store(Rows qkv, const AttentionShape& shape, Norm q_norm, Norm k_norm, const float* cosine,
                         const float* sine, int64_t half_dim, const StepView& step, const KVView& kv, bool* nonfinite);
@@ -81,16 +90,25 @@ class Runtime {
   void each_row(int64_t count, F f);
 
   enum class Epilogue { Store, Add, Gate };
-  void product(Rows x, Norm norm, const PackedMatrix& w, Epilogue epilogue, Activation activation, Rows out);
-  void finish_panel(const PackedMatrix& w, const uint8_t* qrows, size_t qstride, const float* frows, size_t fstride,
-                    int64_t panel, Epilogue epilogue, Activation activation, Rows out) const;
+  struct Product;
+  struct Prepared;
+  void products(const Product& call, const Runs& runs);
+  void product(const Product& call);
+  void few_rows(const Product& call);
+  void many_rows(const Product& call, int64_t block);
+  Prepared prepared(const Product& call, size_t copies, int64_t rows);
+  void prepare_row(const Product& call, const Prepared& to, int64_t row, int64_t at) const;
+  void finish_panel(const Product& call, const Prepared& rows, int64_t panel, int64_t begin, int64_t count) const;
+  void multiply(const Product& call, const Prepared& rows, int64_t panel, int64_t begin, int64_t at, int count,
+                float* out) const;
 
   const KernelTable& kernels_;
   ThreadPool pool_;
   Arena arena_;
   std::mutex mutex_;  // one operation at a time
-  std::vector<uint8_t> quantized_;
+  std::vector<uint8_t> prepared_;
   std::vector<float> normalized_;
+  std::vector<uint8_t> scratch_;
   std::vector<float> partial_;
 };
 

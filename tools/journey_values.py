@@ -79,7 +79,8 @@ class WatchedModel:
         recorder = Recorder()
         output = self.model.forward(batch, kv, recorder)
         # The arrays are the runner's own and overwritten by the next step.
-        copy = ForwardBatch(*(getattr(batch, name).copy() for name in ForwardBatch.__slots__))
+        arrays = {name: getattr(batch, name) for name in ForwardBatch.__slots__}
+        copy = ForwardBatch(**{name: None if array is None else array.copy() for name, array in arrays.items()})
         self.passes.append(Pass(copy, recorder.tensors))
         return output
 

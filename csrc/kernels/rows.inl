@@ -1,4 +1,4 @@
-// Operations on one row: normalisation, 16-bit quantisation, activation, rotation, embedding look-up.
+// Operations on one row: normalisation, quantisation, activation, rotation, embedding look-up.
 
 namespace {
 
@@ -6,9 +6,6 @@ using pellucid::Activation;
 using pellucid::Code;
 using pellucid::Format;
 using pellucid::QuantizedRow;
-
-// Largest 16-bit code: 127 · 256 + 127, so that both bytes of 256 · high + low fit into a signed byte.
-constexpr float kCodeLimit = 32639.0f;
 
 inline V16 vload_tail(const float* x, int64_t count) {
   float f[16] = {};
@@ -51,8 +48,11 @@ void rms_norm(const float* x, const float* weight, float eps, int64_t n, float* 
 void rms_norm_row(const float* x, const float* w, float eps, int64_t n, float* out) { rms_norm<false>(x, w, eps, n, out); }
 void rms_norm_add_row(const float* x, const float* w, float eps, int64_t n, float* r) { rms_norm<true>(x, w, eps, n, r); }
 
+template <int BYTES>
 void quantize_row(const float* x, int64_t k, uint8_t* out) {
-  const QuantizedRow row{out, k};
+  using Row = QuantizedRow<BYTES>;
+  constexpr float kCodeLimit = static_cast<float>(Row::kLimit);
+  const Row row(out, k);
   float* scale = const_cast<float*>(row.scale());
   int32_t* sum32 = const_cast<int32_t*>(row.sum32());
   float* fsum32 = const_cast<float*>(row.fsum32());
@@ -62,26 +62,19 @@ void quantize_row(const float* x, int64_t k, uint8_t* out) {
   for (int64_t g = 0; g < k / 32; ++g) {
     const V16 x0 = vload(x + 32 * g), x1 = vload(x + 32 * g + 16);
     // Bits of |x| compare as integers, and NaN and infinity lie above all finite numbers.
-    int32_t bits[16];
-    istore(bits, imax(iand(icast(x0), magnitude), iand(icast(x1), magnitude)));
-    int32_t top = bits[0];
-    for (int i = 1; i < 16; ++i) top = bits[i] > top ? bits[i] : top;
+    const int32_t top = ireduce_max(imax(iand(icast(x0), magnitude), iand(icast(x1), magnitude)));
     const float amax = bits_to_float(static_cast<uint32_t>(top));
     // Below 1e-30 the quotient would overflow; such a group is zero for any practical purpose.
     const bool live = amax > 1e-30f;
     const V16 inverse = vset1(live ? kCodeLimit / amax : 0.0f);
-    const I16 limit = iset1(32639), lowest = iset1(-32639);
+    const I16 limit = iset1(Row::kLimit), lowest = iset1(-Row::kLimit);
     const I16 q0 = imax(imin(iround(vmul(x0, inverse)), limit), lowest);
     const I16 q1 = imax(imin(iround(vmul(x1, inverse)), limit), lowest);
-    store_codes(out + 64 * g, q0, q1);
-    int32_t q[32];
-    istore(q, q0);
-    istore(q + 16, q1);
-    int32_t a = 0, b = 0;
-    for (int i = 0; i < 16; ++i) {
-      a += q[i];
-      b += q[16 + i];
-    }
+    if constexpr (BYTES == 2)
+      store_codes(out + 64 * g, q0, q1);
+    else
+      store_bytes(out + 32 * g, q0, q1);
+    const int32_t a = ireduce_add(q0), b = ireduce_add(q1);
     // Not finite: poison the scale, so that the row's outputs are NaN and the request ends with an error.
     const float s = top >= 0x7f800000 ? bits_to_float(0x7fc00000u) : live ? amax / kCodeLimit : 0.0f;
     scale[g] = s;

@@ -60,6 +60,19 @@ inline void istore(int32_t* p, I16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
 }
+inline int32_t ireduce_add(I16 a) {
+  int32_t i[16], sum = 0;
+  istore(i, a);
+  for (int k = 0; k < 16; ++k) sum += i[k];
+  return sum;
+}
+inline int32_t ireduce_max(I16 a) {
+  int32_t i[16];
+  istore(i, a);
+  int32_t top = i[0];
+  for (int k = 1; k < 16; ++k) top = i[k] > top ? i[k] : top;
+  return top;
+}
 inline I16 icast(V16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
 inline V16 vcast(I16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
 inline I16 iround(V16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
@@ -141,6 +154,34 @@ inline I16 dot(const Codes& c, const uint8_t* a) {
     s1 = _mm256_add_epi32(s1, _mm256_madd_epi16(_mm256_srli_epi16(w1, 8), a13));
   }
   return {s0, s1};
+}
+
+// ---- activations of 32 columns as 32 bytes ------------------------------------------------------------------------
+
+inline void store_bytes(uint8_t* dst, I16 a0, I16 a1) {
+  int32_t a[32];
+  istore(a, a0);
+  istore(a + 16, a1);
+  for (int k = 0; k < 32; ++k) dst[k] = static_cast<uint8_t>(a[k]);
+}
+
+template <bool LARGE, int J0, int J1>
+inline I16 dot_bytes(const Codes& c, const uint8_t* a) {
+  const __m256i ones = _mm256_set1_epi16(1), low7 = _mm256_set1_epi8(127);
+  __m256i s[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+  for (int j = J0; j < J1; ++j) {
+    const __m256i act = broadcast4(a + 4 * j);
+    for (int h = 0; h < 2; ++h) {
+      const __m256i w = c.w[2 * j + h];
+      // vpmaddubsw saturates at 16 bits: two products of codes below 128 fit, so bit 7 goes by itself.
+      const __m256i low = LARGE ? _mm256_and_si256(w, low7) : w;
+      s[h] = _mm256_add_epi32(s[h], _mm256_madd_epi16(_mm256_maddubs_epi16(low, act), ones));
+      if (!LARGE) continue;
+      const __m256i top = _mm256_maddubs_epi16(_mm256_andnot_si256(low7, w), act);
+      s[h] = _mm256_add_epi32(s[h], _mm256_madd_epi16(top, ones));
+    }
+  }
+  return {s[0], s[1]};
 }
 
 }  // namespace

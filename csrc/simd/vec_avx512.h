@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int kMaxRows = 8;     // rows of one weight panel pass: 8 accumulators, 8 weight registers, the rest free
+constexpr int kMaxRows = 16;     // rows of one weight panel pass: 8 accumulators, 8 weight registers, the rest free
 constexpr int kMaxQueries = 12; // queries that share one pass over a key block
 
 struct V16 {
@@ -51,6 +51,8 @@ inline I16 imax(I16 a, I16 b) { return {_mm512_max_epi32(a.v, b.v)}; }
 inline I16 imin(I16 a, I16 b) { return {_mm512_min_epi32(a.v, b.v)}; }
 template <int S>
 inline I16 ishl(I16 a) { return {_mm512_slli_epi32(a.v, S)}; }
+inline int32_t ireduce_add(I16 a) { return _mm512_reduce_add_epi32(a.v); }
+inline int32_t ireduce_max(I16 a) { return _mm512_reduce_max_epi32(a.v); }
 inline void istore(int32_t* p, I16 a) { _mm512_storeu_si512(p, a.v); }
 inline I16 icast(V16 a) { return {_mm512_castps_si512(a.v)}; }
 inline V16 vcast(I16 a) { return {_mm512_castsi512_ps(a.v)}; }
@@ -120,6 +122,21 @@ inline I16 dot(const Codes& c, const uint8_t* a) {
     lo = _mm512_dpbusd_epi32(lo, c.w[j], broadcast4(a + 32 + 4 * j));
   }
   return {_mm512_add_epi32(_mm512_slli_epi32(hi, 8), lo)};
+}
+
+// ---- activations of 32 columns as 32 bytes ------------------------------------------------------------------------
+
+inline void store_bytes(uint8_t* dst, I16 a0, I16 a1) {
+  __m128i* out = reinterpret_cast<__m128i*>(dst);
+  _mm_storeu_si128(out, _mm512_cvtepi32_epi8(a0.v));
+  _mm_storeu_si128(out + 1, _mm512_cvtepi32_epi8(a1.v));
+}
+
+template <bool LARGE, int J0, int J1>
+inline I16 dot_bytes(const Codes& c, const uint8_t* a) {
+  __m512i s = _mm512_setzero_si512();
+  for (int j = J0; j < J1; ++j) s = _mm512_dpbusd_epi32(s, c.w[j], broadcast4(a + 4 * j));
+  return {s};
 }
 
 }  // namespace

@@ -58,6 +58,19 @@ inline I16 imin(I16 a, I16 b) { return imap16([&](int k) { return a.i[k] < b.i[k
 template <int S>
 inline I16 ishl(I16 a) { return imap16([&](int k) { return static_cast<int32_t>(static_cast<uint32_t>(a.i[k]) << S); }); }
 inline void istore(int32_t* p, I16 a) { std::memcpy(p, a.i, sizeof a.i); }
+inline int32_t ireduce_add(I16 a) {
+  int32_t i[16], sum = 0;
+  istore(i, a);
+  for (int k = 0; k < 16; ++k) sum += i[k];
+  return sum;
+}
+inline int32_t ireduce_max(I16 a) {
+  int32_t i[16];
+  istore(i, a);
+  int32_t top = i[0];
+  for (int k = 1; k < 16; ++k) top = i[k] > top ? i[k] : top;
+  return top;
+}
 inline I16 icast(V16 a) {
   I16 r;
   std::memcpy(r.i, a.f, sizeof r.i);
@@ -112,6 +125,26 @@ template <int J0, int J1>
 inline I16 dot(const Codes& c, const uint8_t* a) {
   int16_t act[32];
   std::memcpy(act, a, 64);
+  I16 s = iset1(0);
+  for (int j = J0; j < J1; ++j)
+    for (int row = 0; row < 16; ++row)
+      for (int k = 0; k < 4; ++k) s.i[row] += static_cast<int32_t>(c.w[64 * j + 4 * row + k]) * act[4 * j + k];
+  return s;
+}
+
+// ---- activations of 32 columns as 32 bytes ------------------------------------------------------------------------
+
+inline void store_bytes(uint8_t* dst, I16 a0, I16 a1) {
+  for (int k = 0; k < 16; ++k) {
+    dst[k] = static_cast<uint8_t>(a0.i[k]);
+    dst[k + 16] = static_cast<uint8_t>(a1.i[k]);
+  }
+}
+
+template <bool LARGE, int J0, int J1>
+inline I16 dot_bytes(const Codes& c, const uint8_t* a) {
+  int8_t act[32];
+  std::memcpy(act, a, 32);
   I16 s = iset1(0);
   for (int j = J0; j < J1; ++j)
     for (int row = 0; row < 16; ++row)

@@ -24,11 +24,15 @@ RopeScalingKind = Literal["divisors", "linear", "ntk", "dynamic", "llama3", "yar
 KVCacheDType = Literal["float16", "float32"]
 BackendName = Literal["native", "reference"]
 SpeculativeMethod = Literal["auto", "ngram", "draft_model", "off"]
+Precision = Literal["exact", "fast"]
 
 KV_CACHE_DTYPES: tuple[KVCacheDType, ...] = ("float16", "float32")
 KV_DTYPE_BYTES: dict[KVCacheDType, int] = {"float16": 2, "float32": 4}
 BACKENDS: tuple[BackendName, ...] = ("native", "reference")
 SPECULATIVE_METHODS: tuple[SpeculativeMethod, ...] = ("auto", "ngram", "draft_model", "off")
+PRECISIONS: tuple[Precision, ...] = ("exact", "fast")
+PRECISION_KL: dict[Precision, str] = {"exact": "4e-7", "fast": "2e-3"}
+"""Mean KL(float32 ‖ ours) in nats on the default model with float16 KV: benchmarks/fidelity.py, docs/performance.md."""
 
 # Arrays and threads are made for these many: a slip of the keyboard must not take the machine down.
 _WHOLE_NUMBERS: dict[str, tuple[int, int | None]] = {
@@ -286,6 +290,14 @@ class EngineArgs:
         default=None, metadata={"help": "Worker threads; the cores this process may use when unset."}
     )
     backend: BackendName = field(default="native", metadata={"help": "Kernels: native is C++, reference is NumPy."})
+    precision: Precision = field(
+        default="exact",
+        metadata={
+            "help": "How products of prompt tokens are computed. fast is quicker and less faithful (mean KL from "
+            f"float32 {PRECISION_KL['fast']} instead of {PRECISION_KL['exact']} on the default model), and may give "
+            "other bits when batching or caching differ. What is generated is always computed exactly."
+        },
+    )
     seed: int | None = field(default=None, metadata={"help": "Seed from which requests without one are given theirs."})
 
     def __post_init__(self) -> None:
@@ -316,6 +328,12 @@ class EngineArgs:
             raise InvalidParameterError(
                 "backend", f"backend is {shown(self.backend)}, but must be one of {', '.join(BACKENDS)}"
             )
+        if self.precision not in PRECISIONS:
+            raise InvalidParameterError(
+                "precision", f"precision is {shown(self.precision)}, but must be one of {', '.join(PRECISIONS)}"
+            )
+        if self.precision == "fast" and self.backend != "native":
+            raise InvalidParameterError("precision", f"precision fast needs backend native, not {self.backend}")
 
     def _check_kv_cache_save(self) -> None:
         if not isinstance(self.kv_cache_save, str) or not self.kv_cache_save or "\0" in self.kv_cache_save:

@@ -141,3 +141,7 @@ class EngineDeadError(PellucidError):
     """The engine's thread has ended with an error; the process must be started again."""
 
     code = "engine_dead"
+
+
+class PellucidWarning(UserWarning):
+    """Something allowed that is probably not meant; the command line shows it as one line on stderr."""

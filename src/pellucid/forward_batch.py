@@ -14,6 +14,7 @@ import numpy.typing as npt
 Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class ForwardBatch:
     """[S] tokens of the sequence that are in the cache once this step has stored its rows."""
     block_table: Int32Array
     """[S, max_blocks] physical block of each logical block; unused entries are 0 and never read."""
+    fast_rows: BoolArray | None = None
+    """[T] True where matrix products may be of precision "fast"; None: all are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +46,5 @@ class ForwardOutput:
 
     hidden: Float32Array
     """[T, hidden_size] after the final norm: what the LM head takes."""
-    nonfinite: npt.NDArray[np.bool_]
+    nonfinite: BoolArray
     """[T] True where a key or value could not be stored as a finite number."""

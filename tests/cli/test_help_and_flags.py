@@ -149,6 +149,7 @@ def test_every_engine_field_arrives(verbs: Any) -> None:
         "kv_cache_dtype": "float32",
         "speculative_method": "draft_model",
         "speculative_model": "gemma3:270m",
+        "precision": "exact",
     }
     del given["seed"]  # --seed is the request's
     arguments = [part for name, value in given.items() for part in (flag(name), str(value))]

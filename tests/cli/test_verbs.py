@@ -22,6 +22,7 @@ from pellucid.cli.chat import Conversation, _after
 from pellucid.cli.list import list_
 from pellucid.cli.streaming import Streamed
 from pellucid.cli.tokenize import visible
+from pellucid.config import PRECISION_KL
 from pellucid.engine.llm import LLM
 from pellucid.sampling_params import SamplingParams
 
@@ -153,7 +154,9 @@ def test_inspect(verbs: Any, smollm2_path: Path) -> None:
     assert value["memory"]["kv_cache"]["float16"]["bytes_per_token"] == 2 * 30 * 3 * 64 * 2
     assert sum(entry["bytes"] for entry in value["types"].values()) == sum(t["bytes"] for t in value["tensors"])
     assert value["tokenizer"]["eos_ids"] == [0, 2]
+    assert value["machine"]["precision_mean_kl"] == PRECISION_KL
     text = verbs("inspect", "--tensors").out
+    assert f"exact {PRECISION_KL['exact']}, fast {PRECISION_KL['fast']}" in text
     assert "2 · 30 layers · 3 KV heads · 64 head_dim · 2 bytes = 23040 bytes a token" in text
     assert "blk.29.ffn_up.weight" in text
     assert "im_start" in verbs("inspect", "smollm2:135m", "--template").out

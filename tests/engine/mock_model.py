@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pellucid.config import EngineArgs, ModelConfig, RopeConfig, SpeculativeMethod
+from pellucid.config import EngineArgs, ModelConfig, Precision, RopeConfig, SpeculativeMethod
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.forward_batch import Float32Array, ForwardBatch, ForwardOutput
 from pellucid.kv_cache.storage import KVCacheStorage
@@ -206,6 +206,7 @@ def make_engine(
     speculative_method: SpeculativeMethod = "off",
     num_speculative_tokens: int = 7,
     draft_model: MockModel | None = None,
+    precision: Precision = "exact",
 ) -> LLMEngine:
     """An engine over a new MockModel with a pool of exactly `num_blocks` blocks."""
     args = EngineArgs(
@@ -219,5 +220,6 @@ def make_engine(
         speculative_method=speculative_method,
         speculative_model=None if draft_model is None else "mock",
         num_speculative_tokens=num_speculative_tokens,
+        precision=precision,
     )
     return LLMEngine(MockModel(), ByteTokenizer(add_bos=add_bos), args, draft_model=draft_model)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from golden.fidelity import Fidelity, Float32Array, GoldenDocument, Int32Array, apply_head, row_chunks
 
-from pellucid.config import KVCacheDType
+from pellucid.config import KVCacheDType, Precision
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile
 from pellucid.forward_batch import ForwardBatch
@@ -36,7 +36,9 @@ def chunk_sizes(num_tokens: int, size: int = CHUNK) -> list[int]:
 class Replay:
     """One sequence run through a decoder with its own KV cache, in blocks scattered over the cache."""
 
-    def __init__(self, decoder: Decoder, max_tokens: int, kv_dtype: KVCacheDType = "float16") -> None:
+    def __init__(
+        self, decoder: Decoder, max_tokens: int, kv_dtype: KVCacheDType = "float16", precision: Precision = "exact"
+    ) -> None:
         config = decoder.config
         blocks = -(-max_tokens // BLOCK_SIZE)
         self.decoder = decoder
@@ -45,6 +47,7 @@ class Replay:
         )
         self.block_table = np.random.default_rng(0).permutation(blocks).astype(np.int32)
         self.length = 0
+        self.precision = precision
 
     def push(self, token_ids: Int32Array, probe: Probe | None = None) -> Float32Array:
         """Run the next rows of the sequence; returns a copy of the final norm's output [R, d]."""
@@ -58,6 +61,7 @@ class Replay:
             query_start_loc=np.array([0, len(token_ids)], dtype=np.int32),
             seq_lens=np.array([self.length], dtype=np.int32),
             block_table=self.block_table[None, :].copy(),
+            fast_rows=np.ones(len(token_ids), dtype=np.bool_) if self.precision == "fast" else None,
         )
         output = self.decoder.forward(batch, self.kv, probe)
         if output.nonfinite.any():

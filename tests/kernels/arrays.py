@@ -9,7 +9,8 @@ import numpy as np
 from pellucid.formats.block_types import BLOCK_TYPES_BY_NAME, BlockType
 from pellucid.formats.dequantize import dequantize
 from pellucid.forward_batch import ForwardBatch
-from pellucid.kernels.backend import WeightPart
+from pellucid.kernels.backend import Matrix, Step, WeightPart
+from pellucid.kernels.native import NativeBackend
 
 SERVED_TYPES = [t for t in BLOCK_TYPES_BY_NAME.values() if t.served]
 
@@ -106,3 +107,26 @@ def random_attention(
 
 def block_type(name: str) -> BlockType:
     return BLOCK_TYPES_BY_NAME[name]
+
+
+def linear(backend: NativeBackend, x: np.ndarray, matrix: Matrix, rows: int, step: Step | None = None) -> np.ndarray:
+    """x · matrixᵀ in a new array [T, rows]."""
+    out = np.full((len(x), rows), np.nan, dtype=np.float32)
+    backend.linear(x, None, 0.0, matrix, out, step)
+    return out
+
+
+def fast_step(backend: NativeBackend, fast_rows: np.ndarray) -> Step:
+    """One sequence's step whose rows may be fast where it says so."""
+    count = len(fast_rows)
+    positions = np.arange(count, dtype=np.int32)
+    batch = ForwardBatch(
+        token_ids=np.zeros(count, dtype=np.int32),
+        positions=positions,
+        slot_mapping=positions.astype(np.int64),
+        query_start_loc=np.array([0, count], dtype=np.int32),
+        seq_lens=np.array([count], dtype=np.int32),
+        block_table=np.arange(-(-count // 16), dtype=np.int32)[None, :].copy(),
+        fast_rows=fast_rows,
+    )
+    return backend.step(batch)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
-from pellucid.errors import InvalidParameterError
+from pellucid.errors import InvalidParameterError, PellucidWarning
 from pellucid.kernels.dispatch import _quota_cores, make_backend, usable_cores
 
 
@@ -44,3 +45,13 @@ def test_threads_the_system_does_not_give_are_one_sentence() -> None:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
     assert "of 900 threads: ask for fewer" in run.stdout
+
+
+def test_more_threads_than_cores_are_allowed_with_a_warning() -> None:
+    cores = usable_cores()
+    with pytest.warns(PellucidWarning, match=rf"threads is {cores + 1}, but this process may use {cores} core"):
+        assert make_backend("native", cores + 1).threads == cores + 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_backend("native", cores)
+        make_backend("native")

@@ -34,7 +34,7 @@ def run(backend, case: Attention, window: int | None = None):
     keys, values = case.keys.copy(), case.values.copy()
     qkv, step, cache = store(backend, case, keys, values)
     out = np.full((len(qkv), case.heads * case.head_dim), np.nan, dtype=np.float32)
-    backend.attention(qkv, case.heads, AttentionParams(case.head_dim**-0.5, window), step, cache, out)
+    backend.attention(qkv, case.heads, AttentionParams(case.head_dim**-0.5, window=window), step, cache, out)
     return out
 
 
@@ -93,7 +93,7 @@ def test_chunks_threads_and_instruction_sets_give_the_same_bits(seed, length, wi
         )  # fmt: skip
         qkv, step, cache = store(backend, part, keys, values)
         out = np.empty((end - begin, case.heads * case.head_dim), dtype=np.float32)
-        backend.attention(qkv, case.heads, AttentionParams(case.head_dim**-0.5, window), step, cache, out)
+        backend.attention(qkv, case.heads, AttentionParams(case.head_dim**-0.5, window=window), step, cache, out)
         pieces.append(out)
     assert np.array_equal(np.concatenate(pieces), whole)
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from kernels.arrays import SERVED_TYPES, block_type, plain, random_part
+from kernels.arrays import SERVED_TYPES, block_type, linear, plain, random_part
 
 from pellucid.errors import BackendError
 from pellucid.formats.block_types import BlockType
@@ -20,12 +20,6 @@ REFERENCE = ReferenceBackend()
 @pytest.fixture(scope="module", params=ISAS)
 def backend(request: pytest.FixtureRequest) -> NativeBackend:
     return NativeBackend(2, request.param)
-
-
-def linear(backend, x, matrix, rows):
-    out = np.full((len(x), rows), np.nan, dtype=np.float32)
-    backend.linear(x, None, 0.0, matrix, out)
-    return out
 
 
 def error_bound(x: np.ndarray, weights: np.ndarray, integer: bool) -> np.ndarray:
@@ -123,13 +117,13 @@ def test_norm_before_and_sum_after_the_product(backend: NativeBackend) -> None:
     x = rng.standard_normal((9, 64)).astype(np.float32)
     matrix = backend.matrix([part])
     out = np.empty((9, 48), dtype=np.float32)
-    backend.linear(x, norm, 1e-5, matrix, out)
+    backend.linear(x, norm, 1e-5, matrix, out, None)
     normalised, weights = rms_norm(x, norm, 1e-5), plain(part)
     size = np.abs(weights) + np.abs(weights).max(axis=1, keepdims=True)
     assert np.all(np.abs(out - normalised @ weights.T) <= error_bound(normalised, size, True))
     residual = rng.standard_normal((9, 48)).astype(np.float32)
     expected = residual + linear(backend, x, matrix, 48)
-    backend.linear_add(x, matrix, residual)
+    backend.linear_add(x, matrix, residual, None)
     np.testing.assert_array_equal(residual, expected)
 
 
@@ -141,7 +135,7 @@ def test_gated_product(backend: NativeBackend, activation, definition, width: in
     norm = np.ones(48, dtype=np.float32)
     x = rng.standard_normal((5, 48)).astype(np.float32)
     out = np.empty((5, width), dtype=np.float32)
-    backend.linear_gated(x, norm, 1e-6, backend.matrix([gate, up]), activation, out)
+    backend.linear_gated(x, norm, 1e-6, backend.matrix([gate, up]), activation, out, None)
     n = rms_norm(x, norm, 1e-6)
     np.testing.assert_allclose(out, definition(n @ plain(gate).T) * (n @ plain(up).T), rtol=2e-5, atol=2e-5)
 
@@ -187,7 +181,7 @@ def test_wrong_shapes_are_refused_before_any_memory_is_touched(backend: NativeBa
     x, out = np.zeros((2, 32), dtype=np.float32), np.zeros((2, 16), dtype=np.float32)
     for bad_x, bad_out in ((x[:, :16].copy(), out), (x, out[:1]), (x, np.zeros((2, 17), dtype=np.float32))):
         with pytest.raises(ValueError, match=r"width|shape|columns"):
-            backend.linear(bad_x, None, 0.0, matrix, bad_out)
+            backend.linear(bad_x, None, 0.0, matrix, bad_out, None)
     with pytest.raises(ValueError, match="outside"):
         backend.embed(matrix, np.array([16], dtype=np.int32), 1.0, np.zeros((1, 32), dtype=np.float32))
 

@@ -12,6 +12,7 @@ import typer
 from pellucid.cli import console
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import load_llm
+from pellucid.config import PRECISION_KL
 from pellucid.errors import InvalidParameterError
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
@@ -120,8 +121,17 @@ def _show(llm: LLM, times: Times, settings: dict[str, int]) -> None:
         table.add_row(name, *(f"{value * 1000:.2f}" for value in spread.values()))
     rate = times.num_tokens / sum(times.round)
     console.print_rich(table)
+    precision = llm.args.precision
     print(f"{rate:.1f} output tokens per second, prompt time included")
-    result: dict[str, Any] = {"bench": "latency", "model": llm.args.model, "threads": _threads(llm), **settings}
+    print(f"precision {precision}: mean KL from float32 {PRECISION_KL[precision]} on the default model")
+    result: dict[str, Any] = {
+        "bench": "latency",
+        "model": llm.args.model,
+        "threads": _threads(llm),
+        "precision": precision,
+        "precision_mean_kl": PRECISION_KL[precision],
+        **settings,
+    }
     for name, spread in figures.items():
         result |= {f"{name.lower()}_{key}_seconds": value for key, value in spread.items()}
     result |= {"draft_tokens": times.num_draft_tokens, "accepted_tokens": times.num_accepted_tokens}

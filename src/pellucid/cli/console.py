@@ -53,6 +53,12 @@ def write(text: str, style: str = "") -> None:
     sys.stdout.flush()
 
 
+def warn(sentence: str) -> None:
+    """Say on stderr what is allowed but probably not meant."""
+    with contextlib.suppress(OSError, ValueError):
+        print("warning: " + harmless(sentence).replace("\n", " "), file=sys.stderr, flush=True)
+
+
 def complain(sentence: str) -> None:
     """Say what went wrong, in one line; where nobody can be told, only the exit code does."""
     with contextlib.suppress(OSError, ValueError):

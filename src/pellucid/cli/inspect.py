@@ -11,7 +11,7 @@ from pellucid.cli import console
 from pellucid.cli.console import plural
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import local_path
-from pellucid.config import KV_CACHE_DTYPES, KV_DTYPE_BYTES, EngineArgs, ModelConfig
+from pellucid.config import KV_CACHE_DTYPES, KV_DTYPE_BYTES, PRECISION_KL, EngineArgs, ModelConfig
 from pellucid.errors import BackendError, InvalidParameterError
 from pellucid.model_store.progress import format_bytes
 
@@ -120,13 +120,19 @@ def _tokenizer(tokenizer: Tokenizer, file: GGUFFile) -> dict[str, Any]:
 
 def _machine() -> dict[str, Any]:
     """The kernels this machine would run, without a model."""
-    from pellucid.kernels.dispatch import make_backend
+    from pellucid.kernels.dispatch import make_backend, unused_instructions
 
     try:
         backend = make_backend(EngineArgs().backend, None)
     except BackendError as error:
         return {"backend": None, "instruction_set": None, "threads": None, "error": str(error)}
-    return {"backend": backend.name, "instruction_set": backend.isa, "threads": backend.threads}
+    return {
+        "backend": backend.name,
+        "instruction_set": backend.isa,
+        "threads": backend.threads,
+        "note": unused_instructions(),
+        "precision_mean_kl": PRECISION_KL,
+    }
 
 
 def _tensors(file: GGUFFile) -> list[dict[str, Any]]:
@@ -146,7 +152,12 @@ def _show(facts: dict[str, Any]) -> None:
         machine.get("error")
         or f"{machine['backend']}, {machine['instruction_set']}, {plural(machine['threads'], 'thread')}"
     )
-    _section("This machine", [("kernels", kernels)])
+    rows = [("kernels", kernels)]
+    if machine.get("note"):
+        rows.append(("note", machine["note"]))
+    faithful = ", ".join(f"{precision} {kl}" for precision, kl in PRECISION_KL.items())
+    rows.append(("precision", f"mean KL from float32 on the default model: {faithful} (prompts only)"))
+    _section("This machine", rows)
 
 
 def _type_line(entry: dict[str, int]) -> str:

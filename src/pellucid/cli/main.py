@@ -8,12 +8,13 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pellucid.cli.exit_codes import EXIT_BAD_INPUT, EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
 from pellucid.cli.verbs import EXAMPLES, PROGRAM_HELP, SUBVERBS, VERBS, Verb
-from pellucid.errors import PellucidError
+from pellucid.errors import PellucidError, PellucidWarning
 
 HELP_FLAGS = ("-h", "--help")
 
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code."""
     try:
         _prepare_streams()
+        _plain_warnings()
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
@@ -193,6 +195,21 @@ def version() -> str:
         return importlib.metadata.version("pellucid")
     except importlib.metadata.PackageNotFoundError:
         return "(not installed)"
+
+
+def _plain_warnings() -> None:
+    """Our own warnings as one line each, without the place in our source."""
+    as_python_does = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
+        if not issubclass(category, PellucidWarning):
+            as_python_does(message, category, *rest, **named)
+            return
+        from pellucid.cli.console import warn
+
+        warn(str(message))
+
+    warnings.showwarning = show
 
 
 def _prepare_streams() -> None:

@@ -133,6 +133,7 @@ class LLMEngine:
             max_num_batched_tokens=args.max_num_batched_tokens,
             backend=args.backend,
             threads=args.threads,
+            precision=args.precision,
         )
         self.grammars = GrammarCompiler(tokenizer, config.vocab_size)
         """For structured_outputs; its `compile` may be called from any thread."""
@@ -348,7 +349,7 @@ class LLMEngine:
         eos_ids = frozenset() if params.ignore_eos else self.tokenizer.eos_ids
         cache_key: tuple[str, ...] = ()
         if self.args.enable_prefix_caching:
-            cache_key = (cache_salt, self.args.kv_cache_dtype)
+            cache_key = (cache_salt, self.args.kv_cache_dtype, self.args.precision)
         elif params.n > 1:
             cache_key = (f"arrival {self._num_requests}",)
         siblings: list[Request] = []

@@ -12,10 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
-from pellucid.config import ModelConfig
+from pellucid.config import ModelConfig, Precision
 from pellucid.engine.scheduler import ScheduledRequest, SchedulerOutput
 from pellucid.errors import NonFiniteError, PellucidError
-from pellucid.forward_batch import Float32Array, ForwardBatch, ForwardOutput, Int32Array
+from pellucid.forward_batch import BoolArray, Float32Array, ForwardBatch, ForwardOutput, Int32Array
 from pellucid.kernels.dispatch import make_sampling_kernels, usable_cores
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.request import Request
@@ -28,6 +28,9 @@ from pellucid.trace.probe import Probe
 MAX_LOGITS_ROWS = 64
 MAX_LOGITS_BYTES = 32 * 1024**2
 """Logits are computed for so many rows at a time: a prompt's worth of them would be gigabytes."""
+
+MIN_FAST_ROWS = 16
+"""With precision fast, so many prompt rows of a request in one step are worth it: fewer wait for memory anyway."""
 
 RankedToken = tuple[int, float, int]
 """(id, logprob, rank)."""
@@ -83,6 +86,7 @@ class ModelRunner:
         max_num_batched_tokens: int,
         backend: str = "native",
         threads: int | None = None,
+        precision: Precision = "exact",
     ) -> None:
         """threads: of the model's kernels; all cores when None."""
         self.model = model
@@ -102,6 +106,7 @@ class ModelRunner:
         self._token_ids = np.zeros(max_num_batched_tokens, dtype=np.int32)
         self._positions = np.zeros(max_num_batched_tokens, dtype=np.int32)
         self._slot_mapping = np.zeros(max_num_batched_tokens, dtype=np.int64)
+        self._fast_rows = np.zeros(max_num_batched_tokens, dtype=np.bool_) if precision == "fast" else None
         self._query_start_loc = np.zeros(max_num_seqs + 1, dtype=np.int32)
         self._seq_lens = np.zeros(max_num_seqs, dtype=np.int32)
 
@@ -236,6 +241,8 @@ class ModelRunner:
                 self._positions[rows] = positions
                 blocks = self._block_table[row.index, positions // block_size].astype(np.int64)
                 self._slot_mapping[rows] = blocks * block_size + positions % block_size
+            if self._fast_rows is not None:
+                self._mark_fast(entry, num_rows, self._fast_rows)
             num_rows += end - start
         self._query_start_loc[len(scheduled)] = num_rows
         return ForwardBatch(
@@ -245,7 +252,17 @@ class ModelRunner:
             query_start_loc=self._query_start_loc[: len(scheduled) + 1],
             seq_lens=self._seq_lens[: len(scheduled)],
             block_table=self._table_rows(indices),
+            fast_rows=None if self._fast_rows is None else self._fast_rows[:num_rows],
         )
+
+    @staticmethod
+    def _mark_fast(entry: ScheduledRequest, first_row: int, fast_rows: BoolArray) -> None:
+        """Only positions of the prompt may be fast, whether they are computed for the first time or again."""
+        num_fast = min(entry.end, entry.request.num_prompt_tokens) - entry.start
+        if num_fast < MIN_FAST_ROWS:
+            num_fast = 0
+        fast_rows[first_row : first_row + num_fast] = True
+        fast_rows[first_row + num_fast : first_row + entry.num_new_tokens] = False
 
     def _table_rows(self, indices: list[int]) -> Int32Array:
         """[S, max_blocks] block tables in batch order; a view where the rows lie that way already."""

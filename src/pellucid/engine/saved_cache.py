@@ -68,6 +68,7 @@ class SavedCache:
                 "weights file": _weights_digest(engine.args.model),
                 "shape of the model": hashlib.sha256(repr(engine.config).encode()).hexdigest(),
                 "--kv-cache-dtype": engine.args.kv_cache_dtype,
+                "--precision": engine.args.precision,
                 "--max-model-len": str(engine.max_model_len),
                 "--backend": engine.args.backend,
                 "arithmetic (instruction set, kernels or weights)": _arithmetic_digest(engine),
@@ -99,6 +100,7 @@ def _arithmetic_digest(engine: EngineLike) -> str:
     num_blocks = -(-count // own.block_size)
     scratch = KVCacheStorage(own.num_layers, num_blocks, own.num_kv_heads, own.head_dim, own.block_size, own.dtype)
     ids = np.linspace(0, engine.config.vocab_size - 1, count).astype(np.int32)
+    fast_rows = np.arange(count) < count // 2 if engine.args.precision == "fast" else None
     batch = ForwardBatch(
         token_ids=ids,
         positions=np.arange(count, dtype=np.int32),
@@ -106,6 +108,7 @@ def _arithmetic_digest(engine: EngineLike) -> str:
         query_start_loc=np.array([0, count], dtype=np.int32),
         seq_lens=np.array([count], dtype=np.int32),
         block_table=np.arange(num_blocks, dtype=np.int32)[None, :],
+        fast_rows=fast_rows,
     )
     engine.model.forward(batch, scratch)
     digest = hashlib.sha256()

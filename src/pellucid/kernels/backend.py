@@ -124,11 +124,23 @@ class Backend(Protocol):
         """residual += rms_norm(x)."""
         ...
 
-    def linear(self, x: Float32Array, norm: Float32Array | None, eps: float, matrix: Matrix, out: Float32Array) -> None:
-        """out = rms_norm(x) · matrixᵀ, or x · matrixᵀ where `norm` is None; out [T, rows]."""
+    def linear(
+        self,
+        x: Float32Array,
+        norm: Float32Array | None,
+        eps: float,
+        matrix: Matrix,
+        out: Float32Array,
+        step: Step | None = None,
+    ) -> None:
+        """out = rms_norm(x) · matrixᵀ, or x · matrixᵀ where `norm` is None; out [T, rows].
+
+        `step` says which rows may be fast (`ForwardBatch.fast_rows`), here and below; None: all are exact. The
+        reference computes all exactly.
+        """
         ...
 
-    def linear_add(self, x: Float32Array, matrix: Matrix, residual: Float32Array) -> None:
+    def linear_add(self, x: Float32Array, matrix: Matrix, residual: Float32Array, step: Step | None = None) -> None:
         """residual += x · matrixᵀ."""
         ...
 
@@ -140,6 +152,7 @@ class Backend(Protocol):
         gate_up: Matrix,
         activation: Activation,
         out: Float32Array,
+        step: Step | None = None,
     ) -> None:
         """out = activation(gate · n) · (up · n) with n = rms_norm(x) and gate_up = [gate; up] (Shazeer 2020, GLU)."""
         ...

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 from pellucid.config import BACKENDS
-from pellucid.errors import InvalidParameterError
+from pellucid.errors import InvalidParameterError, PellucidWarning
 from pellucid.kernels.backend import Backend, SamplingKernels
 
 ISA_VARIABLE = "PELLUCID_ISA"
@@ -31,7 +32,8 @@ def _quota_cores(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | None:
 def make_backend(name: str = "native", threads: int | None = None) -> Backend:
     """The named backend; `threads` is the number of cores this process may use when None.
 
-    Raises `InvalidParameterError` for an unknown name and `BackendError` where the kernels can not run.
+    More threads than cores are allowed, with a `PellucidWarning`. Raises `InvalidParameterError` for an unknown name
+    and `BackendError` where the kernels can not run.
     """
     if name not in BACKENDS:
         raise InvalidParameterError("backend", f"backend is {name!r}, but must be one of {', '.join(BACKENDS)}")
@@ -41,7 +43,22 @@ def make_backend(name: str = "native", threads: int | None = None) -> Backend:
         return ReferenceBackend()
     from pellucid.kernels.native import NativeBackend
 
-    return NativeBackend(threads or usable_cores(), os.environ.get(ISA_VARIABLE, ""))
+    cores = usable_cores()
+    if threads is not None and threads > cores:
+        warnings.warn(
+            f"threads is {threads}, but this process may use {cores} {'core' if cores == 1 else 'cores'}: more threads "
+            "than cores slow each other down",
+            PellucidWarning,
+            stacklevel=2,
+        )
+    return NativeBackend(threads or cores, os.environ.get(ISA_VARIABLE, ""))
+
+
+def unused_instructions() -> str | None:
+    """Why faster instructions of this processor are not used; None where there are none."""
+    from pellucid.kernels.native import amx_note
+
+    return amx_note() or None
 
 
 def make_sampling_kernels(name: str = "native") -> SamplingKernels | None:

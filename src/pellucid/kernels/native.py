@@ -36,15 +36,23 @@ def available_isas() -> list[str]:
     return cast(list[str], _native.available_isas())
 
 
-class NativeStep:
-    """The arrays of one step, checked once and passed as one object."""
+def amx_note() -> str:
+    """Why AMX is not used where the processor has it; else empty."""
+    return cast(str, _native.amx_note())
 
-    __slots__ = ("handle", "nonfinite")
+
+class NativeStep(_native.Step):  # type: ignore[misc]
+    """The arrays of one step, checked once and passed as one object."""
 
     def __init__(self, batch: ForwardBatch) -> None:
         self.nonfinite: npt.NDArray[np.bool_] = np.zeros(len(batch.token_ids), dtype=np.bool_)
-        self.handle = _native.Step(
-            batch.positions, batch.slot_mapping, batch.query_start_loc, batch.block_table, self.nonfinite
+        super().__init__(
+            batch.positions,
+            batch.slot_mapping,
+            batch.query_start_loc,
+            batch.block_table,
+            self.nonfinite,
+            batch.fast_rows,
         )
 
 
@@ -99,8 +107,9 @@ class NativeBackend:
         gate_up: Matrix,
         activation: Activation,
         out: Float32Array,
+        step: Step | None = None,
     ) -> None:
-        self._runtime.linear_gated(x, norm, eps, gate_up, _ACTIVATION_CODES[activation], out)
+        self._runtime.linear_gated(x, norm, eps, gate_up, _ACTIVATION_CODES[activation], out, step)
 
     def activate(self, x: Float32Array, activation: Activation, is_gated: bool, out: Float32Array) -> None:
         self._runtime.activate(x, _ACTIVATION_CODES[activation], is_gated, out)
@@ -117,8 +126,7 @@ class NativeBackend:
         step: Step,
         cache: LayerCache,
     ) -> None:
-        assert isinstance(step, NativeStep)
-        self._runtime.rotate_and_store(qkv, heads, q_norm, k_norm, eps, cosine, sine, step.handle, cache)
+        self._runtime.rotate_and_store(qkv, heads, q_norm, k_norm, eps, cosine, sine, step, cache)
 
     def attention(
         self,
@@ -129,8 +137,7 @@ class NativeBackend:
         cache: LayerCache,
         out: Float32Array,
     ) -> None:
-        assert isinstance(step, NativeStep)
-        self._runtime.attention(qkv, heads, params.window or 0, params.scale, step.handle, cache, out)
+        self._runtime.attention(qkv, heads, params.window or 0, params.scale, step, cache, out)
 
 
 class NativeSampling:

@@ -159,10 +159,18 @@ class ReferenceBackend:
     def rms_norm_add(self, x: Float32Array, weight: Float32Array, eps: float, residual: Float32Array) -> None:
         residual += rms_norm(x, weight, eps)
 
-    def linear(self, x: Float32Array, norm: Float32Array | None, eps: float, matrix: Matrix, out: Float32Array) -> None:
+    def linear(
+        self,
+        x: Float32Array,
+        norm: Float32Array | None,
+        eps: float,
+        matrix: Matrix,
+        out: Float32Array,
+        step: Step | None = None,
+    ) -> None:
         out[:] = (x if norm is None else rms_norm(x, norm, eps)) @ _weights(matrix).T
 
-    def linear_add(self, x: Float32Array, matrix: Matrix, residual: Float32Array) -> None:
+    def linear_add(self, x: Float32Array, matrix: Matrix, residual: Float32Array, step: Step | None = None) -> None:
         residual += x @ _weights(matrix).T
 
     def linear_gated(
@@ -173,6 +181,7 @@ class ReferenceBackend:
         gate_up: Matrix,
         activation: Activation,
         out: Float32Array,
+        step: Step | None = None,
     ) -> None:
         gate, up = np.split(rms_norm(x, norm, eps) @ _weights(gate_up).T, 2, axis=1)
         out[:] = gated(gate, up, activation)

@@ -145,19 +145,19 @@ class Decoder:
         if self.config.block == "parallel":
             assert isinstance(layer.mlp, MLPWeights)
             # Of x as attention saw it; the branches may share one norm.
-            gated = self._gated(x, index, layer.mlp_norm or layer.attention_norm, layer.mlp, probe)
-            self._add(attended, attention.output, layer.post_attention_norm, x)
-            self._add(gated, layer.mlp.down, layer.post_mlp_norm, x)
+            gated = self._gated(x, index, layer.mlp_norm or layer.attention_norm, layer.mlp, step, probe)
+            self._add(attended, attention.output, layer.post_attention_norm, x, step)
+            self._add(gated, layer.mlp.down, layer.post_mlp_norm, x, step)
             return
-        self._add(attended, attention.output, layer.post_attention_norm, x)
+        self._add(attended, attention.output, layer.post_attention_norm, x, step)
         after = self.config.block == "post_norm"
         if after and layer.attention_norm is not None:
             x[:] = self._normalise(x, layer.attention_norm, "branch")
         if isinstance(layer.mlp, ExpertsWeights):
             add_experts(self.backend, self.config, self._workspace, layer, x)
         else:
-            gated = self._gated(x, index, None if after else layer.mlp_norm, layer.mlp, probe)
-            self._add(gated, layer.mlp.down, layer.post_mlp_norm, x)
+            gated = self._gated(x, index, None if after else layer.mlp_norm, layer.mlp, step, probe)
+            self._add(gated, layer.mlp.down, layer.post_mlp_norm, x, step)
         if after and layer.mlp_norm is not None:
             x[:] = self._normalise(x, layer.mlp_norm, "branch")
 
@@ -178,7 +178,7 @@ class Decoder:
         if isinstance(attention, LatentAttentionWeights):
             normed = x if norm is None else self._normalise(x, norm, "normed")
             return latent_attention(backend, config, self._workspace, attention, normed, params, angles, step, cache)
-        qkv = self._linear(x, norm, attention.qkv, "qkv")
+        qkv = self._linear(x, norm, attention.qkv, "qkv", step)
         q_norm, k_norm = attention.q_norm, attention.k_norm
         if q_norm is not None and k_norm is not None and q_norm.size != config.head_dim:
             self._normalise_whole(qkv, q_norm, k_norm)
@@ -200,38 +200,40 @@ class Decoder:
             part[:] = normed
 
     def _gated(
-        self, x: Float32Array, index: int, norm: Norm | None, mlp: MLPWeights, probe: Probe | None
+        self, x: Float32Array, index: int, norm: Norm | None, mlp: MLPWeights, step: Step, probe: Probe | None
     ) -> Float32Array:
         """activation(gate · n) · (up · n), or activation(up · n), with n = norm(x): [T, intermediate_size]."""
         backend, config = self.backend, self.config
         gated = self._workspace.rows("gated", len(x))
         if config.gated_mlp and norm is not None and mlp.gate_up.bias is None and config.norm == "rms":
-            backend.linear_gated(x, norm.weight, config.norm_eps, mlp.gate_up.matrix, config.activation, gated)
+            backend.linear_gated(x, norm.weight, config.norm_eps, mlp.gate_up.matrix, config.activation, gated, step)
         else:
-            inner = self._linear(x, norm, mlp.gate_up, "inner")
+            inner = self._linear(x, norm, mlp.gate_up, "inner", step)
             backend.activate(inner, config.activation, config.gated_mlp, gated)
         if probe is not None:
             _show(probe, f"layers.{index}.mlp.gated", gated)
         return gated
 
-    def _linear(self, x: Float32Array, norm: Norm | None, weights: Linear, name: str) -> Float32Array:
+    def _linear(self, x: Float32Array, norm: Norm | None, weights: Linear, name: str, step: Step) -> Float32Array:
         """norm(x) · matrixᵀ + bias, in the workspace's array `name`."""
         out = self._workspace.rows(name, len(x))
         if norm is not None and self.config.norm == "layer":
             x, norm = self._normalise(x, norm, "normed"), None
-        self.backend.linear(x, None if norm is None else norm.weight, self.config.norm_eps, weights.matrix, out)
+        self.backend.linear(x, None if norm is None else norm.weight, self.config.norm_eps, weights.matrix, out, step)
         if weights.bias is not None:
             out += weights.bias
         return out
 
-    def _add(self, branch_input: Float32Array, weights: Linear, post_norm: Norm | None, x: Float32Array) -> None:
+    def _add(
+        self, branch_input: Float32Array, weights: Linear, post_norm: Norm | None, x: Float32Array, step: Step
+    ) -> None:
         """x += branch_input · matrixᵀ + bias, through the post norm or factor that the family has."""
         if post_norm is None and self.config.residual_scale == 1.0:
-            self.backend.linear_add(branch_input, weights.matrix, x)
+            self.backend.linear_add(branch_input, weights.matrix, x, step)
             if weights.bias is not None:
                 x += weights.bias
             return
-        branch = self._linear(branch_input, None, weights, "branch")
+        branch = self._linear(branch_input, None, weights, "branch", step)
         if post_norm is None:
             x += np.float32(self.config.residual_scale) * branch
         else:

@@ -31,10 +31,10 @@ def latent_attention(
     assert latent is not None
     query = normed
     if weights.query_down is not None and weights.query_norm is not None:
-        query = linear(backend, weights.query_down, normed)
+        query = linear(backend, weights.query_down, normed, step)
         backend.rms_norm(query, weights.query_norm.weight, config.norm_eps, query)
-    q = linear(backend, weights.query, query).reshape(count, heads, latent.nope_dim + latent.rope_dim)
-    compressed = linear(backend, weights.key_value_down, normed)
+    q = linear(backend, weights.query, query, step).reshape(count, heads, latent.nope_dim + latent.rope_dim)
+    compressed = linear(backend, weights.key_value_down, normed, step)
     vector = np.ascontiguousarray(compressed[:, : latent.rank])
     backend.rms_norm(vector, weights.key_value_norm.weight, config.norm_eps, vector)
 
@@ -42,7 +42,7 @@ def latent_attention(
     per_head = qkv.reshape(count, heads + 2, config.head_dim)
     for head in range(heads):
         nope = np.ascontiguousarray(q[:, head, : latent.nope_dim])
-        per_head[:, head, latent.rope_dim :] = linear(backend, Linear(weights.key_up[head]), nope)
+        per_head[:, head, latent.rope_dim :] = linear(backend, Linear(weights.key_up[head]), nope, step)
     per_head[:, :heads, : latent.rope_dim] = q[:, :, latent.nope_dim :]
     per_head[:, heads, : latent.rope_dim] = compressed[:, latent.rank :]
     per_head[:, heads + 1, : latent.rope_dim] = 0.0
@@ -55,6 +55,6 @@ def latent_attention(
     out = np.empty((count, heads, latent.value_dim), dtype=np.float32)
     for head in range(heads):
         out[:, head] = linear(
-            backend, Linear(weights.value_up[head]), np.ascontiguousarray(seen[:, head, latent.rope_dim :])
+            backend, Linear(weights.value_up[head]), np.ascontiguousarray(seen[:, head, latent.rope_dim :]), step
         )
     return out.reshape(count, heads * latent.value_dim)

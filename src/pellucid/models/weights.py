@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.kernels.backend import Backend, Float32Array, Matrix
+from pellucid.kernels.backend import Backend, Float32Array, Matrix, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Linear:
     bias: Float32Array | None = None
 
 
-def linear(backend: Backend, weights: Linear, x: Float32Array) -> Float32Array:
+def linear(backend: Backend, weights: Linear, x: Float32Array, step: Step | None = None) -> Float32Array:
     """x [R, columns] · matrixᵀ + bias, in a new array [R, rows]."""
     out = np.empty((len(x), weights.matrix.rows), dtype=np.float32)
-    backend.linear(x, None, 0.0, weights.matrix, out)
+    backend.linear(x, None, 0.0, weights.matrix, out, step)
     if weights.bias is not None:
         out += weights.bias
     return out

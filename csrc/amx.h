@@ -1,0 +1,34 @@
+// Whether Intel AMX can be used: the processor, the system, its permission, and a try.
+#pragma once
+#include <functional>
+#include <string>
+
+#include "kernel_table.h"
+
+namespace pellucid {
+
+// What there is to know, in the order it is asked; a later question is only asked when the earlier answers allow it.
+struct AmxProbe {
+  std::function<bool()> in_processor;    // CPUID: tiles, int8 and bfloat16 products, and AVX-512 VNNI beside them
+  std::function<bool()> in_system;       // XCR0: the system saves tiles when it switches threads
+  std::function<int()> ask_permission;   // 0, or the error number with which the kernel refuses tiles to this process
+  std::function<bool()> computes_rightly;
+};
+
+struct AmxState {
+  bool usable;
+  std::string note;  // why tiles are not used where the processor has them; else empty
+};
+
+AmxState judge_amx(const AmxProbe& probe);
+
+// Whether `tiles` gives the products that `rows` gives, bit for bit, and its fast ones what `emulated` gives, nearly.
+bool tiles_agree(const KernelTable& tiles, const KernelTable& rows, const KernelTable& emulated);
+
+#ifdef PELLUCID_AMX
+bool amx_in_processor();
+bool amx_in_system();
+int ask_amx_permission();
+#endif
+
+}  // namespace pellucid
