@@ -1,4 +1,5 @@
-"""How far from float32: KL and greedy agreement with the golden logits, per KV type, and llama.cpp where it imports.
+"""How far from float32: KL and greedy agreement with the golden logits, per KV type and precision, and llama.cpp where
+it imports.
 
     python benchmarks/fidelity.py [MODEL ...] [--threads 2] [--token-by-token]
 
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pellucid.config import KV_CACHE_DTYPES, KVCacheDType
+from pellucid.config import KV_CACHE_DTYPES, EngineArgs, KVCacheDType, Precision
 from pellucid.kernels.dispatch import make_backend
 from pellucid.model_store.store import resolve
 from pellucid.models.decoder import Decoder
@@ -50,15 +51,16 @@ class Engine(Protocol):
 
 
 class PellucidEngine:
-    """The native backend with one KV type."""
+    """The native backend with one KV type and one precision; fast means that every position is a prompt's."""
 
-    def __init__(self, decoder: Decoder, kv_dtype: KVCacheDType) -> None:
-        self.name = f"pellucid {decoder.backend.name} {decoder.backend.isa}, KV {kv_dtype}"
+    def __init__(self, decoder: Decoder, kv_dtype: KVCacheDType, precision: Precision = "exact") -> None:
+        self.name = f"pellucid {decoder.backend.isa}, KV {kv_dtype}, {precision}"
         self._decoder = decoder
-        self._kv_dtype = kv_dtype
+        self._kv_dtype: KVCacheDType = kv_dtype
+        self._precision: Precision = precision
 
     def start(self, num_tokens: int) -> None:
-        self._replay = Replay(self._decoder, num_tokens, self._kv_dtype)
+        self._replay = Replay(self._decoder, num_tokens, self._kv_dtype, self._precision)
 
     def push(self, token_ids: Int32Array) -> Float32Array:
         return self._decoder.compute_logits(self._replay.push(token_ids))
@@ -133,6 +135,7 @@ def main() -> None:
         golden = find_golden(path)
         decoder = load_model(path, make_backend("native", arguments.threads))
         engines: list[Engine] = [PellucidEngine(decoder, dtype) for dtype in KV_CACHE_DTYPES]
+        engines.append(PellucidEngine(decoder, EngineArgs().kv_cache_dtype, "fast"))
         if importlib.util.find_spec("llama_cpp"):
             engines.append(LlamaCppEngine(path, arguments.threads, token_by_token=False))
             if arguments.token_by_token:
