@@ -95,7 +95,7 @@ def test_m69_llama3_frequencies_are_those_of_transformers() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"llama.expert_count": 8}, UnsupportedModelError, "llama.expert_count is not 0"),
+        ({"llama.expert_count": 8}, ModelFileError, "llama.expert_used_count is missing"),
         ({"llama.rope.scaling.type": "spiral"}, UnsupportedModelError, "rope.scaling.type is 'spiral', but only none,"),
         ({"llama.rope.scaling.type": 3}, ModelFileError, "rope.scaling.type is 3, but must be a string"),
         ({"split.count": [1, 2]}, UnsupportedModelError, "split.count is array"),

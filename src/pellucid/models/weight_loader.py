@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pellucid.config import ModelConfig
+from pellucid.config import LatentConfig, ModelConfig
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
 from pellucid.formats.dequantize import dequantize
 from pellucid.kernels.backend import Backend, Float32Array, Matrix, WeightPart
@@ -162,18 +162,28 @@ class WeightLoader:
         k_order[latent.rank :] = latent.rank + half_split_rows(1, latent.rope_dim, latent.rope_dim)
         is_compressed = latent.query_rank > 0
         query, columns = (names.query_up, latent.query_rank) if is_compressed else (names.query, hidden)
-        up = self._floats(names.key_value_up, heads * (latent.nope_dim + latent.value_dim), latent.rank, i)
-        per_head = up.reshape(heads, latent.nope_dim + latent.value_dim, latent.rank)
+        key_up, value_up = self._latent_ups(names, latent, i)
         return LatentAttentionWeights(
             query=self._linear((query,), (len(q_order),), columns, i, orders=(q_order,)),
             query_down=self._linear((names.query_down,), (latent.query_rank,), hidden, i) if is_compressed else None,
             query_norm=self._norm(names.query_norm, i, latent.query_rank) if is_compressed else None,
             key_value_down=self._linear((names.key_value_down,), (len(k_order),), hidden, i, orders=(k_order,)),
             key_value_norm=self._required_norm(names.key_value_norm, i, latent.rank),
-            key_up=tuple(self._pack_floats(per_head[h, : latent.nope_dim].T) for h in range(heads)),
-            value_up=tuple(self._pack_floats(per_head[h, latent.nope_dim :]) for h in range(heads)),
+            key_up=tuple(self._pack_floats(key_up[h]) for h in range(heads)),
+            value_up=tuple(self._pack_floats(value_up[h]) for h in range(heads)),
             output=self._linear((self.names.attention_output,), (hidden,), heads * latent.value_dim, i),
         )
+
+    def _latent_ups(self, names: LatentNames, latent: LatentConfig, i: int) -> tuple[Float32Array, Float32Array]:
+        """Keys' [heads, rank, nope_dim] and values' [heads, value_dim, rank], from one tensor or two."""
+        heads, together = self.config.num_heads, latent.nope_dim + latent.value_dim
+        if names.key_up is None or names.value_up is None or names.key_up.format(i=i) not in self.source:
+            up = self._floats(names.key_value_up, heads * together, latent.rank, i)
+            per_head = up.reshape(heads, together, latent.rank)
+            return per_head[:, : latent.nope_dim].swapaxes(1, 2), per_head[:, latent.nope_dim :]
+        key = self.source.take(names.key_up.format(i=i), (heads, latent.rank, latent.nope_dim))
+        value = self.source.take(names.value_up.format(i=i), (heads, latent.value_dim, latent.rank))
+        return dequantize(key.data, key.type, key.shape), dequantize(value.data, value.type, value.shape)
 
     def _mlp(
         self, gate_up: tuple[Stored, ...], down: Stored, inner: int, i: int, expert: int | None = None

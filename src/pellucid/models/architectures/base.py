@@ -66,7 +66,11 @@ class LatentNames:
     """[latent; rotated key]."""
     key_value_norm: str
     key_value_up: Stored
-    """Head by head: keys without position, then values."""
+    """Head by head: keys without position, then values; or, where a file has it in two, …"""
+    key_up: str | None = None
+    """[heads, rank, nope_dim] a whole tensor name, and …"""
+    value_up: str | None = None
+    """[heads, value_dim, rank]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,18 @@ class TensorNames:
     ignored: tuple[str, ...] = ()
     """Regular expressions of whole tensor names that may be present and are no weights of the decoder."""
 
+
+GGUF_NAMES = TensorNames(ignored=(r"rope_freqs\.weight", r"rope_factors_(long|short)\.weight"))
+"""Llama's names in llama.cpp; the ignored ones are parts of the rotary scaling."""
+
+GGUF_EXPERTS = ExpertNames(
+    router=Stored("blk.{i}.ffn_gate_inp"),
+    gate_up=(Stored("blk.{i}.ffn_gate_exps", stacked=True), Stored("blk.{i}.ffn_up_exps", stacked=True)),
+    down=Stored("blk.{i}.ffn_down_exps", stacked=True),
+    score_bias="blk.{i}.exp_probs_b.bias",
+    shared_gate_up=stored("blk.{i}.ffn_gate_shexp", "blk.{i}.ffn_up_shexp"),
+    shared_down=Stored("blk.{i}.ffn_down_shexp"),
+)
 
 HF_NAMES = TensorNames(
     embedding="embed_tokens",

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from pellucid.config import ModelConfig, RopeConfig
-from pellucid.models.architectures.base import Architecture, HFForm, Stored, TensorNames, stored
-from pellucid.models.architectures.common import heads_of_three, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import GGUF_NAMES, Architecture, GGUFForm, HFForm, Stored, TensorNames, stored
+from pellucid.models.architectures.common import gguf_config, heads_of_three, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    """The converter has put q, k and v one below the other."""
+    return gguf_config(
+        metadata,
+        norm="layer",
+        positions="alibi",
+        rope=RopeConfig(1.0, 0),
+        gated_mlp=False,
+        activation="gelu_tanh",
+    )
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
@@ -35,6 +49,18 @@ def _hf(config: JSONConfig) -> ModelConfig:
 
 
 ARCHITECTURE = Architecture(
+    gguf=(
+        GGUFForm(
+            "bloom",
+            _gguf,
+            dataclasses.replace(
+                GGUF_NAMES,
+                embedding_norm="token_embd_norm",
+                qkv=stored("blk.{i}.attn_qkv"),
+                gate_up=stored("blk.{i}.ffn_up"),
+            ),
+        ),
+    ),
     hf=(
         HFForm(
             "bloom",
@@ -53,5 +79,5 @@ ARCHITECTURE = Architecture(
             ),
             prefixes=("transformer.",),
         ),
-    )
+    ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.config import Activation, ModelConfig, RopeConfig, RopeScaling
+from pellucid.config import Activation, ExpertsConfig, ModelConfig, RopeConfig, RopeScaling
 from pellucid.errors import shown
 from pellucid.models.architectures.keys import JSONConfig, Metadata
 
@@ -255,6 +255,24 @@ def every_layer_slides(config: JSONConfig) -> dict[str, Any]:
         "sliding_window": config.integer("sliding_window", high=1 << 30),
         "sliding_layers": sliding_layers(config, layers) or (True,) * layers,
     }
+
+
+def gguf_window(metadata: Metadata) -> dict[str, Any]:
+    """The same of a GGUF file."""
+    window = metadata.integer("attention.sliding_window", default=0, low=0, high=1 << 30)
+    layers = metadata.integer("block_count", high=1024)
+    return {"sliding_window": window, "sliding_layers": (True,) * layers} if window else {}
+
+
+def gguf_experts(metadata: Metadata, inner_key: str = "expert_feed_forward_length", **switches: Any) -> ExpertsConfig:
+    """Counts and sizes of a mixture of experts; `switches` are the family's own fields."""
+    count = metadata.integer("expert_count", high=4096)
+    common: dict[str, Any] = {
+        "num_experts": count,
+        "num_chosen": metadata.integer("expert_used_count", high=count),
+        "intermediate_size": metadata.integer(inner_key),
+    }
+    return ExpertsConfig(**(common | switches))
 
 
 def half_split_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[np.int32]:

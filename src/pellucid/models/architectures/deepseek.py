@@ -9,11 +9,66 @@ from typing import Any
 
 from pellucid.config import ExpertsConfig, LatentConfig, ModelConfig
 from pellucid.errors import shown
-from pellucid.models.architectures.base import HF_NAMES, Architecture, ExpertNames, HFForm, LatentNames, Stored, stored
-from pellucid.models.architectures.common import hf_config, hf_rope, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import (
+    GGUF_EXPERTS,
+    GGUF_NAMES,
+    HF_NAMES,
+    Architecture,
+    ExpertNames,
+    GGUFForm,
+    HFForm,
+    LatentNames,
+    Stored,
+    stored,
+)
+from pellucid.models.architectures.common import gguf_config, gguf_experts, hf_config, hf_rope, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 _MLP, _ATTENTION = "layers.{i}.mlp.", "layers.{i}.self_attn."
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    """Files of two ages: the newer ones have the matrices of keys and values apart and count one KV head."""
+    rank, rope_dim = metadata.integer("attention.kv_lora_rank"), metadata.integer("rope.dimension_count", high=1024)
+    apart = "_mla" if metadata.has("attention.key_length_mla") else ""
+    latent = LatentConfig(
+        query_rank=metadata.integer("attention.q_lora_rank", default=0, low=0),
+        rank=rank,
+        nope_dim=metadata.integer("attention.key_length" + apart, low=rope_dim + 1, high=2048) - rope_dim,
+        rope_dim=rope_dim,
+        value_dim=metadata.integer("attention.value_length" + apart, high=1024),
+    )
+    layers = metadata.integer("block_count", high=1024)
+    first = metadata.integer("leading_dense_block_count", default=0, low=0)
+    count = metadata.integer("expert_count", high=4096)
+    is_sigmoid = metadata.integer("expert_gating_func", default=1, high=2) == 2
+    groups = metadata.integer("expert_group_count", default=1, high=count)
+    inner = metadata.integer("expert_feed_forward_length")
+    experts = gguf_experts(
+        metadata,
+        scores="sigmoid" if is_sigmoid else "softmax",
+        normalize=metadata.flag("expert_weights_norm", default=False),
+        scale=metadata.number("expert_weights_scale", default=1.0),
+        num_groups=groups,
+        num_chosen_groups=metadata.integer("expert_group_used_count", default=1, high=groups),
+        group_score="top2" if is_sigmoid else "max",
+        shared_intermediate_size=inner * metadata.integer("expert_shared_count", default=0, low=0, high=1024),
+        dense_layers=tuple(layer < first for layer in range(layers)),
+    )
+    common = gguf_config(metadata, latent=latent, experts=experts)
+    scaling, factor = common.rope.scaling, 1.0
+    if scaling is not None and scaling.kind == "yarn":
+        # The multiplier stands for both of DeepSeek's: they cancel on the angles and square on the scores.
+        multiplier = metadata.number("rope.scaling.yarn_log_multiplier", default=0.1)
+        factor = (multiplier * math.log(scaling.factor) + 1.0) ** 2
+        scaling = dataclasses.replace(scaling, attention_factor=1.0)
+    return dataclasses.replace(
+        common,
+        rope=dataclasses.replace(common.rope, scaling=scaling),
+        attention_scale=(latent.nope_dim + latent.rope_dim) ** -0.5 * factor,
+        num_kv_heads=1,
+        head_dim=latent.rope_dim + latent.rank,
+    )
 
 
 def _hf(config: JSONConfig, **routing: Any) -> ModelConfig:
@@ -100,4 +155,23 @@ _NAMES = dataclasses.replace(
     ),
 )
 
-ARCHITECTURE = Architecture(hf=(HFForm("deepseek_v2", _hf_v2, _NAMES), HFForm("deepseek_v3", _hf_v3, _NAMES)))
+_GGUF_NAMES = dataclasses.replace(
+    GGUF_NAMES,
+    latent=LatentNames(
+        query_down=Stored("blk.{i}.attn_q_a"),
+        query_norm="blk.{i}.attn_q_a_norm",
+        query_up=Stored("blk.{i}.attn_q_b"),
+        query=Stored("blk.{i}.attn_q"),
+        key_value_down=Stored("blk.{i}.attn_kv_a_mqa"),
+        key_value_norm="blk.{i}.attn_kv_a_norm",
+        key_value_up=Stored("blk.{i}.attn_kv_b"),
+        key_up="blk.{i}.attn_k_b.weight",
+        value_up="blk.{i}.attn_v_b.weight",
+    ),
+    experts=GGUF_EXPERTS,
+)
+
+ARCHITECTURE = Architecture(
+    gguf=(GGUFForm("deepseek2", _gguf, _GGUF_NAMES),),
+    hf=(HFForm("deepseek_v2", _hf_v2, _NAMES), HFForm("deepseek_v3", _hf_v3, _NAMES)),
+)

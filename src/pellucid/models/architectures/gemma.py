@@ -6,9 +6,9 @@ from __future__ import annotations
 import dataclasses
 
 from pellucid.config import ModelConfig
-from pellucid.models.architectures.base import HF_NAMES, Architecture, HFForm
-from pellucid.models.architectures.common import hf_activation, hf_config, sliding_layers, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import GGUF_NAMES, HF_NAMES, Architecture, GGUFForm, HFForm
+from pellucid.models.architectures.common import gguf_config, hf_activation, hf_config, sliding_layers, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 GEMMA2_NAMES = dataclasses.replace(
     HF_NAMES,
@@ -16,6 +16,27 @@ GEMMA2_NAMES = dataclasses.replace(
     mlp_norm="layers.{i}.pre_feedforward_layernorm",
     post_mlp_norm="layers.{i}.post_feedforward_layernorm",
 )
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    return gguf_config(metadata, activation="gelu_tanh", embedding_scale=metadata.integer("embedding_length") ** 0.5)
+
+
+def _gguf2(metadata: Metadata) -> ModelConfig:
+    layers = metadata.integer("block_count", high=1024)
+    common = gguf_config(
+        metadata,
+        activation="gelu_tanh",
+        embedding_scale=metadata.integer("embedding_length") ** 0.5,
+        attention_softcap=metadata.number("attn_logit_softcapping", default=50.0),
+        final_softcap=metadata.number("final_logit_softcapping", default=30.0),
+        sliding_window=metadata.integer("attention.sliding_window", default=4096, high=1 << 30),
+        sliding_layers=tuple(layer % 2 == 0 for layer in range(layers)),
+    )
+    if layers != 46:
+        return common
+    # The 27-billion model alone scales by hidden_size / heads; all others by head_dim.
+    return dataclasses.replace(common, attention_scale=(common.hidden_size / common.num_heads) ** -0.5)
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
@@ -44,5 +65,17 @@ def _hf2(config: JSONConfig) -> ModelConfig:
 
 
 ARCHITECTURE = Architecture(
-    hf=(HFForm("gemma", _hf, norm_offset=1.0), HFForm("gemma2", _hf2, GEMMA2_NAMES, norm_offset=1.0))
+    gguf=(
+        GGUFForm("gemma", _gguf, GGUF_NAMES),
+        GGUFForm(
+            "gemma2",
+            _gguf2,
+            dataclasses.replace(
+                GGUF_NAMES,
+                post_attention_norm="blk.{i}.post_attention_norm",
+                post_mlp_norm="blk.{i}.post_ffw_norm",
+            ),
+        ),
+    ),
+    hf=(HFForm("gemma", _hf, norm_offset=1.0), HFForm("gemma2", _hf2, GEMMA2_NAMES, norm_offset=1.0)),
 )

@@ -6,9 +6,20 @@ from __future__ import annotations
 import dataclasses
 
 from pellucid.config import ModelConfig
-from pellucid.models.architectures.base import Architecture, HFForm, Stored, TensorNames, stored
-from pellucid.models.architectures.common import heads_of_three, hf_config, hf_rope, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import GGUF_NAMES, Architecture, GGUFForm, HFForm, Stored, TensorNames, stored
+from pellucid.models.architectures.common import gguf_config, heads_of_three, hf_config, hf_rope, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    """The converter has put q, k and v one below the other."""
+    return gguf_config(
+        metadata,
+        norm="layer",
+        block="parallel" if metadata.flag("use_parallel_residual", default=True) else "sequential",
+        gated_mlp=False,
+        activation="gelu",
+    )
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
@@ -30,6 +41,13 @@ def _hf(config: JSONConfig) -> ModelConfig:
 
 
 ARCHITECTURE = Architecture(
+    gguf=(
+        GGUFForm(
+            "gptneox",
+            _gguf,
+            dataclasses.replace(GGUF_NAMES, qkv=stored("blk.{i}.attn_qkv"), gate_up=stored("blk.{i}.ffn_up")),
+        ),
+    ),
     hf=(
         HFForm(
             "gpt_neox",
@@ -48,5 +66,5 @@ ARCHITECTURE = Architecture(
             ),
             prefixes=("gpt_neox.",),
         ),
-    )
+    ),
 )

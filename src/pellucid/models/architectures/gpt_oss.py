@@ -7,9 +7,19 @@ import dataclasses
 import numpy as np
 
 from pellucid.config import ExpertsConfig, ModelConfig
-from pellucid.models.architectures.base import HF_NAMES, Architecture, ExpertNames, HFForm, Int32Array, Stored
-from pellucid.models.architectures.common import hf_config, sliding_layers, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import (
+    GGUF_EXPERTS,
+    GGUF_NAMES,
+    HF_NAMES,
+    Architecture,
+    ExpertNames,
+    GGUFForm,
+    HFForm,
+    Int32Array,
+    Stored,
+)
+from pellucid.models.architectures.common import gguf_config, gguf_experts, hf_config, sliding_layers, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 
 def _gates_then_ups(config: ModelConfig) -> Int32Array:
@@ -17,6 +27,24 @@ def _gates_then_ups(config: ModelConfig) -> Int32Array:
     assert config.experts is not None
     rows = np.arange(2 * config.experts.intermediate_size, dtype=np.int32)
     return np.concatenate([rows[::2], rows[1::2]])
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    """The converter has put gates and ups apart."""
+    common = gguf_config(
+        metadata,
+        rope_theta=150000.0,
+        activation="swiglu_clamped",
+        sliding_window=metadata.integer("attention.sliding_window", default=128, high=1 << 30),
+        sliding_layers=tuple(layer % 2 == 0 for layer in range(metadata.integer("block_count", high=1024))),
+        experts=gguf_experts(metadata, scores="softmax_of_chosen"),
+    )
+    scaling = common.rope.scaling
+    if scaling is None or scaling.kind != "yarn":
+        return common
+    # No key says it, but the published models blend between broken pairs.
+    exact = dataclasses.replace(common.rope, scaling=dataclasses.replace(scaling, truncate=False))
+    return dataclasses.replace(common, rope=exact)
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
@@ -43,6 +71,18 @@ def _hf(config: JSONConfig) -> ModelConfig:
 _EXPERTS = "layers.{i}.mlp.experts."
 
 ARCHITECTURE = Architecture(
+    gguf=(
+        GGUFForm(
+            "gpt-oss",
+            _gguf,
+            dataclasses.replace(
+                GGUF_NAMES,
+                sinks="blk.{i}.attn_sinks.weight",
+                mlp_norm="blk.{i}.post_attention_norm",
+                experts=GGUF_EXPERTS,
+            ),
+        ),
+    ),
     hf=(
         HFForm(
             "gpt_oss",
@@ -66,5 +106,5 @@ ARCHITECTURE = Architecture(
                 ),
             ),
         ),
-    )
+    ),
 )

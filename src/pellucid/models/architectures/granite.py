@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pellucid.config import ModelConfig
-from pellucid.models.architectures.base import Architecture, HFForm
-from pellucid.models.architectures.common import hf_config, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import GGUF_NAMES, Architecture, GGUFForm, HFForm
+from pellucid.models.architectures.common import gguf_config, hf_config, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    scale: dict[str, Any] = (
+        {"attention_scale": metadata.number("attention.scale")} if metadata.has("attention.scale") else {}
+    )
+    return gguf_config(
+        metadata,
+        embedding_scale=metadata.number("embedding_scale", default=1.0),
+        residual_scale=metadata.number("residual_scale", default=1.0),
+        logits_scale=1.0 / metadata.number("logit_scale", default=1.0),
+        **scale,
+    )
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
@@ -19,4 +34,7 @@ def _hf(config: JSONConfig) -> ModelConfig:
     )
 
 
-ARCHITECTURE = Architecture(hf=(HFForm("granite", _hf),))
+ARCHITECTURE = Architecture(
+    gguf=(GGUFForm("granite", _gguf, GGUF_NAMES, interleaved_rope_rows=True),),
+    hf=(HFForm("granite", _hf),),
+)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from pellucid.config import ModelConfig
-from pellucid.models.architectures.base import Architecture, GGUFForm, HFForm, TensorNames
-from pellucid.models.architectures.common import gguf_config, hf_config, tied
+from pellucid.models.architectures.base import GGUF_EXPERTS, GGUF_NAMES, Architecture, GGUFForm, HFForm
+from pellucid.models.architectures.common import gguf_config, gguf_experts, gguf_window, hf_config, tied
 from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 
 def _gguf(metadata: Metadata) -> ModelConfig:
-    if metadata.integer("expert_count", default=0, low=0):
-        raise metadata.unsupported("llama.expert_count is not 0, but mixtures of experts are not supported yet")
-    for key in ("attention.sliding_window", "logit_scale"):
-        if metadata.get(key) not in (None, 0):
-            raise metadata.unsupported(f"llama.{key} is set, which is not supported yet in this family")
-    return gguf_config(metadata)
+    """Mistral and Mixtral come under this name too."""
+    if metadata.get("logit_scale") not in (None, 0):
+        raise metadata.unsupported("llama.logit_scale is set, which no published model of this family has")
+    experts = None
+    if metadata.integer("expert_count", default=0, low=0, high=4096):
+        experts = gguf_experts(metadata, "feed_forward_length", normalize=True)
+    return gguf_config(metadata, **gguf_window(metadata), experts=experts)
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
@@ -22,6 +25,6 @@ def _hf(config: JSONConfig) -> ModelConfig:
 
 
 ARCHITECTURE = Architecture(
-    gguf=(GGUFForm("llama", _gguf, TensorNames(ignored=(r"rope_freqs\.weight",)), interleaved_rope_rows=True),),
+    gguf=(GGUFForm("llama", _gguf, dataclasses.replace(GGUF_NAMES, experts=GGUF_EXPERTS), interleaved_rope_rows=True),),
     hf=(HFForm("llama", _hf),),
 )

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from pellucid.config import ModelConfig
-from pellucid.models.architectures.base import HF_NAMES, Architecture, HFForm
-from pellucid.models.architectures.common import hf_config, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import GGUF_NAMES, HF_NAMES, Architecture, GGUFForm, HFForm
+from pellucid.models.architectures.common import gguf_config, hf_config, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    return gguf_config(metadata)
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
@@ -15,6 +19,21 @@ def _hf(config: JSONConfig) -> ModelConfig:
 
 
 ARCHITECTURE = Architecture(
+    gguf=(
+        GGUFForm(
+            "olmo2",
+            _gguf,
+            dataclasses.replace(
+                GGUF_NAMES,
+                attention_norm=None,
+                q_norm="blk.{i}.attn_q_norm",
+                k_norm="blk.{i}.attn_k_norm",
+                post_attention_norm="blk.{i}.post_attention_norm",
+                mlp_norm=None,
+                post_mlp_norm="blk.{i}.post_ffw_norm",
+            ),
+        ),
+    ),
     hf=(
         HFForm(
             "olmo2",
@@ -29,5 +48,5 @@ ARCHITECTURE = Architecture(
                 post_mlp_norm="layers.{i}.post_feedforward_layernorm",
             ),
         ),
-    )
+    ),
 )

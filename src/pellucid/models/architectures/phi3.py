@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from pellucid.config import ModelConfig
-from pellucid.models.architectures.base import HF_NAMES, Architecture, HFForm, stored
-from pellucid.models.architectures.common import every_layer_slides, hf_config, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import GGUF_NAMES, HF_NAMES, Architecture, GGUFForm, HFForm, stored
+from pellucid.models.architectures.common import every_layer_slides, gguf_config, gguf_window, hf_config, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    return gguf_config(metadata, **gguf_window(metadata))
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
@@ -15,6 +19,13 @@ def _hf(config: JSONConfig) -> ModelConfig:
 
 
 ARCHITECTURE = Architecture(
+    gguf=(
+        GGUFForm(
+            "phi3",
+            _gguf,
+            dataclasses.replace(GGUF_NAMES, qkv=stored("blk.{i}.attn_qkv"), gate_up=stored("blk.{i}.ffn_up")),
+        ),
+    ),
     hf=(
         HFForm(
             "phi3",
@@ -23,5 +34,5 @@ ARCHITECTURE = Architecture(
                 HF_NAMES, qkv=stored("layers.{i}.self_attn.qkv_proj"), gate_up=stored("layers.{i}.mlp.gate_up_proj")
             ),
         ),
-    )
+    ),
 )

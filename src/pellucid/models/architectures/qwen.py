@@ -6,11 +6,32 @@ import dataclasses
 from typing import Any
 
 from pellucid.config import ExpertsConfig, ModelConfig
-from pellucid.models.architectures.base import HF_NAMES, Architecture, ExpertNames, HFForm, Stored, stored
-from pellucid.models.architectures.common import hf_config, sliding_layers, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import (
+    GGUF_EXPERTS,
+    GGUF_NAMES,
+    HF_NAMES,
+    Architecture,
+    ExpertNames,
+    GGUFForm,
+    HFForm,
+    Stored,
+    stored,
+)
+from pellucid.models.architectures.common import gguf_config, gguf_experts, hf_config, sliding_layers, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 _QK_NORMS = dataclasses.replace(HF_NAMES, q_norm="layers.{i}.self_attn.q_norm", k_norm="layers.{i}.self_attn.k_norm")
+
+
+_GGUF_QK_NORMS = dataclasses.replace(GGUF_NAMES, q_norm="blk.{i}.attn_q_norm", k_norm="blk.{i}.attn_k_norm")
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    return gguf_config(metadata)
+
+
+def _gguf_experts(metadata: Metadata) -> ModelConfig:
+    return gguf_config(metadata, experts=gguf_experts(metadata, normalize=True))
 
 
 def _window(config: JSONConfig) -> dict[str, Any]:
@@ -50,6 +71,11 @@ def _hf_experts(config: JSONConfig) -> ModelConfig:
 
 
 ARCHITECTURE = Architecture(
+    gguf=(
+        GGUFForm("qwen2", _gguf, GGUF_NAMES),
+        GGUFForm("qwen3", _gguf, _GGUF_QK_NORMS),
+        GGUFForm("qwen3moe", _gguf_experts, dataclasses.replace(_GGUF_QK_NORMS, experts=GGUF_EXPERTS)),
+    ),
     hf=(
         HFForm("qwen2", _hf),
         HFForm("qwen3", _hf, _QK_NORMS),

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pellucid.config import ModelConfig
-from pellucid.models.architectures.base import Architecture, HFForm
-from pellucid.models.architectures.common import hf_config, sliding_layers, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import GGUF_NAMES, Architecture, GGUFForm, HFForm
+from pellucid.models.architectures.common import gguf_config, hf_config, sliding_layers, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    layers = metadata.integer("block_count", high=1024)
+    return gguf_config(metadata, rope_layers=tuple((layer + 1) % 4 != 0 for layer in range(layers)))
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
@@ -26,4 +31,7 @@ def _hf(config: JSONConfig) -> ModelConfig:
     )
 
 
-ARCHITECTURE = Architecture(hf=(HFForm("smollm3", _hf),))
+ARCHITECTURE = Architecture(
+    gguf=(GGUFForm("smollm3", _gguf, GGUF_NAMES, interleaved_rope_rows=True),),
+    hf=(HFForm("smollm3", _hf),),
+)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pellucid.config import ModelConfig
-from pellucid.models.architectures.base import Architecture, HFForm
-from pellucid.models.architectures.common import hf_config, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import GGUF_NAMES, Architecture, GGUFForm, HFForm
+from pellucid.models.architectures.common import gguf_config, hf_config, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    is_parallel = metadata.flag("use_parallel_residual", default=False)
+    return gguf_config(metadata, norm="layer", block="parallel" if is_parallel else "sequential")
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
@@ -18,4 +23,7 @@ def _hf(config: JSONConfig) -> ModelConfig:
     )
 
 
-ARCHITECTURE = Architecture(hf=(HFForm("stablelm", _hf),))
+ARCHITECTURE = Architecture(
+    gguf=(GGUFForm("stablelm", _gguf, GGUF_NAMES),),
+    hf=(HFForm("stablelm", _hf),),
+)

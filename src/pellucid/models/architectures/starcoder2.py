@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from pellucid.config import ModelConfig
-from pellucid.models.architectures.base import HF_NAMES, Architecture, HFForm, Stored, stored
-from pellucid.models.architectures.common import every_layer_slides, hf_config, tied
-from pellucid.models.architectures.keys import JSONConfig
+from pellucid.models.architectures.base import GGUF_NAMES, HF_NAMES, Architecture, GGUFForm, HFForm, Stored, stored
+from pellucid.models.architectures.common import every_layer_slides, gguf_config, gguf_window, hf_config, tied
+from pellucid.models.architectures.keys import JSONConfig, Metadata
+
+
+def _gguf(metadata: Metadata) -> ModelConfig:
+    return gguf_config(metadata, **gguf_window(metadata), norm="layer", gated_mlp=False, activation="gelu_tanh")
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
@@ -22,11 +26,12 @@ def _hf(config: JSONConfig) -> ModelConfig:
 
 
 ARCHITECTURE = Architecture(
+    gguf=(GGUFForm("starcoder2", _gguf, dataclasses.replace(GGUF_NAMES, gate_up=stored("blk.{i}.ffn_up"))),),
     hf=(
         HFForm(
             "starcoder2",
             _hf,
             dataclasses.replace(HF_NAMES, gate_up=stored("layers.{i}.mlp.c_fc"), down=Stored("layers.{i}.mlp.c_proj")),
         ),
-    )
+    ),
 )
