@@ -13,7 +13,7 @@ from pellucid.models.architectures.keys import JSONConfig, Metadata
 def _gguf(metadata: Metadata) -> ModelConfig:
     """Mistral and Mixtral come under this name too."""
     if metadata.get("logit_scale") not in (None, 0):
-        raise metadata.unsupported("llama.logit_scale is set, which no published model of this family has")
+        raise metadata.unsupported("llama.logit_scale is set, which is not supported in this family")
     experts = None
     if metadata.integer("expert_count", default=0, low=0, high=4096):
         experts = gguf_experts(metadata, "feed_forward_length", normalize=True)
