@@ -196,6 +196,16 @@ def test_a_long_prompt_goes_on_beside_streams_that_take_all_the_time() -> None:
     assert long.num_computed_tokens == 3 * LEAST_CHUNK
 
 
+def test_no_guesses_on_top_of_prompts_beside_streams() -> None:
+    run = Run(random.Random(0), Machine(5 * MS, MS, 0), max_num_seqs=4)
+    run.add(10, 50)
+    assert run.scheduler.schedule().may_draft, "nobody streams yet"
+    run.step()
+    assert run.scheduler.schedule().may_draft
+    run.add(1000, 1)
+    assert not run.scheduler.schedule().may_draft
+
+
 def test_a_short_prompt_passes_a_long_one() -> None:
     run = Run(random.Random(0), Machine(5 * MS, MS, 0), max_num_seqs=4)
     long = run.add(4000, 1)

@@ -80,6 +80,8 @@ class SchedulerOutput:
     """Keys of requests whose tables are gone or changed, not yet forgotten by the runner, which empties this list."""
     admitted: list[Request]
     """Those that start with this step, or start again."""
+    may_draft: bool = True
+    """False where prompts have taken what time streams leave: guesses would come on top of it."""
 
     @property
     def num_tokens(self) -> int:
@@ -120,6 +122,11 @@ class _Room:
             least = 0 if self._has_prompt else min(num_tokens, LEAST_CHUNK)
             num_tokens = max(in_time - in_time % LEAST_CHUNK, least)
         return num_tokens
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether prompts were cut to the time that streams leave."""
+        return self._is_streaming and self._has_prompt
 
     def spend(self, start: int, num_tokens: int) -> None:
         """A chunk of a prompt is in the step."""
@@ -188,7 +195,7 @@ class Scheduler:
                 room.begin_background()
                 for request in background:
                     self._advance(step, room, request, room.chunk(request))
-        return SchedulerOutput(list(step.values()), self.released, admitted)
+        return SchedulerOutput(list(step.values()), self.released, admitted, may_draft=not room.is_spent)
 
     def reserve(self, entry: ScheduledRequest, num_drafts: int) -> int:
         """Room in the block table for so many drafts after the entry's tokens; gives back for how many there is.

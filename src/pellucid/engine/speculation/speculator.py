@@ -54,6 +54,8 @@ class Speculator:
         if self.draft_model is not None:
             for key in step.released:
                 self.draft_model.table_changed(key)
+        if not step.may_draft:
+            return
         room = scheduler.max_num_batched_tokens - step.num_tokens
         wanted: list[tuple[ScheduledRequest, int]] = []
         for entry in step.scheduled:
