@@ -22,9 +22,10 @@ def facts(path: Path) -> dict[str, Any]:
     """What decoding and prefilling one token costs, from the file's tensors.
 
     `bytes_per_token` are the weights that a decode step reads once, `kv_bytes_per_token` what one token of context adds
-    in float16, `operations_per_token` two for each weight of the layers (the head runs on the last position only, and
+    by default, `operations_per_token` two for each weight of the layers (the head runs on the last position only, and
     attention is not counted).
     """
+    from pellucid.config import DEFAULT_KV_CACHE_DTYPE
     from pellucid.formats.gguf import GGUFFile
     from pellucid.models.loading import read_config
 
@@ -36,7 +37,7 @@ def facts(path: Path) -> dict[str, Any]:
         return {
             "file": path.name,
             "bytes_per_token": sum(t.nbytes for t in tensors.values()) - embedding,
-            "kv_bytes_per_token": config.kv_bytes_per_token("float16"),
+            "kv_bytes_per_token": config.kv_bytes_per_token(DEFAULT_KV_CACHE_DTYPE),
             "operations_per_token": sum(2 * rows * columns for rows, columns in matrices),
             "context_length": config.context_length,
         }

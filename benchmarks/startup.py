@@ -37,12 +37,13 @@ def run(arguments: list[str]) -> tuple[float, float, float]:
 
 def packed_bytes(model: str) -> tuple[int, int]:
     """Bytes of the packed weights, and KV bytes a token takes."""
+    from pellucid.config import DEFAULT_KV_CACHE_DTYPE
     from pellucid.kernels.dispatch import make_backend
     from pellucid.model_store.store import resolve
     from pellucid.models.loading import load_model
 
     decoder = load_model(Path(resolve(model)), make_backend("native"))
-    return decoder.weight_bytes, decoder.config.kv_bytes_per_token("float16")
+    return decoder.weight_bytes, decoder.config.kv_bytes_per_token(DEFAULT_KV_CACHE_DTYPE)
 
 
 def main() -> None:

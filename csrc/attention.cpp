@@ -6,11 +6,19 @@
 
 namespace pellucid {
 
+namespace {
+
+constexpr float kLog2E = 1.44269504f;
+constexpr int kTile = kMaxAttentionQueries;
+constexpr int64_t kTilesTogether = 4;  // tiles of a worker that share a split while it is in the second-level cache
+
+}  // namespace
+
 void Runtime::rotate_and_store(Rows qkv, const AttentionShape& shape, Norm q_norm, Norm k_norm, const float* cosine,
                                const float* sine, int64_t half_dim, const StepView& step, const KVView& kv,
                                bool* nonfinite) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const int64_t dim = kv.head_dim;
+  const int64_t dim = kv.head_dim, value_dim = kv.value_dim;
   const auto one = [&](int64_t i) {
     const float *c = cosine + i * half_dim, *s = sine + i * half_dim;
     float* row = qkv.row(i);
@@ -24,49 +32,19 @@ void Runtime::rotate_and_store(Rows qkv, const AttentionShape& shape, Norm q_nor
     const float* value = key + kv.heads * dim;
     bool finite = true;
     for (int64_t h = 0; h < kv.heads; ++h)
-      finite &= kernels_.store_kv(kv, step.slots[i] / kv.block_size, step.slots[i] % kv.block_size, h, key + h * dim,
-                                  value + h * dim);
+      finite &= kernels_.store_kv(kv, step.slots[i] / kBlockTokens, step.slots[i] % kBlockTokens, h, key + h * dim,
+                                  value + h * value_dim);
     if (!finite) nonfinite[i] = true;
   };
   each_row(step.rows, one);
 }
 
-// Queries of one sequence and KV head, up to a tile: pair p of the sequence is row p / group, head p % group.
-struct Runtime::Tile {
+// Queries of one sequence and KV head: pair p of the sequence is row p / group, head p % group.
+struct Runtime::Tiles {
   int64_t sequence;
   int64_t kv_head;
   int64_t first;
-  int queries;
-};
-
-// A tile with its pointers, built on the worker's stack.
-struct Runtime::TileTask {
-  AttendTask task;
-  const float* q[kMaxAttentionQueries];
-  float* out[kMaxAttentionQueries];
-  int64_t lo[kMaxAttentionQueries];
-  int64_t hi[kMaxAttentionQueries];
-  int64_t split_begin, split_end;
-
-  TileTask(const Tile& tile, const Rows& qkv, const AttentionShape& shape, const StepView& step, const KVView& kv,
-           const Rows& to) {
-    const int64_t group = shape.heads / kv.heads;
-    int64_t lowest = INT64_MAX, highest = 0;
-    for (int i = 0; i < tile.queries; ++i) {
-      const int64_t row = step.query_start_loc[tile.sequence] + (tile.first + i) / group;
-      const int64_t head = tile.kv_head * group + (tile.first + i) % group;
-      q[i] = qkv.row(row) + head * kv.head_dim;
-      out[i] = to.row(row) + head * kv.head_dim;
-      hi[i] = step.positions[row] + 1;
-      lo[i] = shape.window > 0 ? std::max<int64_t>(0, hi[i] - shape.window) : 0;
-      lowest = std::min(lowest, lo[i]);
-      highest = std::max(highest, hi[i]);
-    }
-    split_begin = lowest / kSplit;
-    split_end = (highest + kSplit - 1) / kSplit;
-    task = {kv, step.block_table + tile.sequence * step.max_blocks, tile.kv_head, tile.queries, q, lo, hi, shape.scale};
-  }
-  TileTask(const TileTask&) = delete;  // `task` points into the object itself
+  int64_t pairs;
 };
 
 // What all tiles of one call share.
@@ -76,89 +54,218 @@ struct Runtime::AttentionCall {
   const StepView& step;
   const KVView& kv;
   const Rows& out;
-  TileTask task(const Tile& tile) const { return TileTask(tile, qkv, shape, step, kv, out); }
+  int64_t group() const { return shape.heads / kv.heads; }
+};
+
+// Up to kTile queries with their pointers. Lives where it is made: `task` points into it.
+struct Runtime::Tile {
+  AttendTask task;
+  const float* q[kTile];
+  float* out[kTile];
+  int64_t lo[kTile], hi[kTile], own[kTile];
+  float slope[kTile], sink[kTile];
+  float q_scales[kTile];
+  SoftmaxState states[kTile];
+  int64_t lowest, highest;  // of lo and hi
+  int64_t split_begin, split_end;
+
+  Tile() = default;
+  Tile(const Tile&) = delete;
+
+  void fill(const AttentionCall& call, const Tiles& tiles, int64_t first, int16_t* q_codes, const KernelTable& kernels) {
+    const auto& [qkv, shape, step, kv, to] = call;
+    const int64_t group = call.group();
+    const int queries = static_cast<int>(std::min<int64_t>(kTile, tiles.first + tiles.pairs - first));
+    lowest = INT64_MAX;
+    highest = 0;
+    for (int i = 0; i < queries; ++i) {
+      const int64_t row = step.query_start_loc[tiles.sequence] + (first + i) / group;
+      const int64_t head = tiles.kv_head * group + (first + i) % group;
+      q[i] = qkv.row(row) + head * kv.head_dim;
+      out[i] = to.row(row) + head * kv.value_dim;
+      own[i] = step.positions[row];
+      hi[i] = shape.causal ? own[i] + 1 : step.positions[step.query_start_loc[tiles.sequence + 1] - 1] + 1;
+      lo[i] = shape.window > 0 ? std::max<int64_t>(0, own[i] + 1 - shape.window) : 0;
+      slope[i] = shape.slopes ? shape.slopes[head] * kLog2E : 0.0f;
+      sink[i] = shape.sinks ? shape.sinks[head] * kLog2E : 0.0f;
+      states[i] = {0.0f, 0.0f};
+      lowest = std::min(lowest, lo[i]);
+      highest = std::max(highest, hi[i]);
+    }
+    split_begin = lowest / kSplit;
+    split_end = (highest + kSplit - 1) / kSplit;
+    task = {&kv,  step.block_table + tiles.sequence * step.max_blocks, tiles.kv_head, queries, q, lo, hi, own, slope,
+            shape.scale * kLog2E, {shape.cap * kLog2E, shape.slopes != nullptr}, q_codes, q_scales};
+    if (kv.coded()) kernels.pack_queries(task, q_codes, q_scales);
+  }
+};
+
+// A worker's own memory: queries and sums of its tiles, one split's result, one split of unpacked codes.
+struct Runtime::AttentionSpace {
+  Tile tiles[kTilesTogether];
+  SoftmaxState next[kTile];
+  std::vector<float> numbers;
+  std::vector<int16_t> codes;
+  int64_t head_dim = 0, value_dim = 0;
+
+  void fit(const KVView& kv) {
+    head_dim = kv.head_dim;
+    value_dim = kv.value_dim;
+    const size_t sums = static_cast<size_t>((kTilesTogether + 1) * kTile * value_dim);
+    if (numbers.size() < sums) numbers.resize(sums);
+    const size_t unpacked = kv.type == KVType::Int16 || !kv.coded() ? 0 : static_cast<size_t>(kSplit * (head_dim + value_dim));
+    const size_t wanted = static_cast<size_t>(kTilesTogether * kTile * head_dim) + unpacked;
+    if (codes.size() < wanted) codes.resize(wanted);
+  }
+  float* sums(int64_t tile) { return numbers.data() + tile * kTile * value_dim; }
+  float* partial() { return sums(kTilesTogether); }
+  int16_t* queries(int64_t tile) { return codes.data() + tile * kTile * head_dim; }
+  int16_t* keys(int64_t block) { return queries(kTilesTogether) + block * kBlockTokens * head_dim; }
+  int16_t* values(int64_t block) { return keys(kSplitBlocks) + block * kBlockTokens * value_dim; }
 };
 
 void Runtime::attention(Rows qkv, const AttentionShape& shape, const StepView& step, const KVView& kv, Rows out) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  constexpr int kTile = 12;
-  const int64_t group = shape.heads / kv.heads;
   const AttentionCall call{qkv, shape, step, kv, out};
-  std::vector<Tile> tiles;
-  int64_t longest = 0;
+  if (spaces_.empty())
+    for (int i = 0; i < pool_.size(); ++i) spaces_.push_back(std::make_shared<AttentionSpace>());
+  for (const auto& space : spaces_) space->fit(kv);
+  int64_t longest = 0, all_pairs = 0;
   for (int64_t s = 0; s < step.sequences; ++s) {
     const int64_t begin = step.query_start_loc[s], end = step.query_start_loc[s + 1];
     if (end > begin) longest = std::max<int64_t>(longest, step.positions[end - 1] + 1);
-    const int64_t pairs = (end - begin) * group;
-    for (int64_t h = 0; h < kv.heads; ++h)
-      for (int64_t p = 0; p < pairs; p += kTile)
-        tiles.push_back({s, h, p, static_cast<int>(std::min<int64_t>(kTile, pairs - p))});
+    all_pairs += (end - begin) * shape.heads;
   }
-  const int64_t count = static_cast<int64_t>(tiles.size());
+  const bool many = all_pairs >= 4 * kTilesTogether * kTile * pool_.size();
+  const int64_t most = many ? kTilesTogether * kTile : kTile;
+  std::vector<Tiles> work;
+  for (int64_t s = 0; s < step.sequences; ++s) {
+    const int64_t pairs = (step.query_start_loc[s + 1] - step.query_start_loc[s]) * call.group();
+    for (int64_t p = 0; p < pairs; p += most)
+      for (int64_t h = 0; h < kv.heads; ++h) work.push_back({s, h, p, std::min(most, pairs - p)});
+  }
+  const int64_t count = static_cast<int64_t>(work.size());
   // A little work is done before other workers are awake.
   const bool little = count <= 4 && count * longest <= 96;
   if (pool_.size() == 1 || little) {
-    for (const Tile& tile : tiles) attend_tile(call, tile);
+    for (const Tiles& tiles : work) attend_tiles(call, tiles, *spaces_[0]);
   } else if (count >= 4 * pool_.size() || longest <= kSplit) {
     std::atomic<int64_t> next{count};  // the last rows see the most and go first
-    pool_.run([&](int) {
-      for (int64_t i = --next; i >= 0; i = --next) attend_tile(call, tiles[static_cast<size_t>(i)]);
+    pool_.run([&](int worker) {
+      for (int64_t i = --next; i >= 0; i = --next)
+        attend_tiles(call, work[static_cast<size_t>(i)], *spaces_[static_cast<size_t>(worker)]);
     });
   } else {
-    attend_by_splits(call, tiles);
+    attend_by_splits(call, work);
   }
 }
 
-// One worker takes all splits of a tile, and merges as it goes.
-void Runtime::attend_tile(const AttentionCall& call, const Tile& tile) const {
-  const int64_t dim = call.kv.head_dim;
-  TileTask t = call.task(tile);
-  SoftmaxState states[kMaxAttentionQueries] = {}, next[kMaxAttentionQueries];
-  alignas(64) float acc[kMaxAttentionQueries * kMaxHeadDim], partial[kMaxAttentionQueries * kMaxHeadDim];
-  for (int64_t split = t.split_begin; split < t.split_end; ++split) {
-    kernels_.attend_split(t.task, split, next, partial);
-    for (int i = 0; i < tile.queries; ++i)
-      kernels_.merge_split(states[i], acc + i * dim, next[i], partial + i * dim, dim);
+// What the first `count` tiles see of a split, as int16: where it lies, or unpacked.
+SplitCodes Runtime::split_codes(int64_t count, int64_t split, AttentionSpace& space) const {
+  const AttendTask& task = space.tiles[0].task;
+  const KVView& kv = *task.kv;
+  int64_t lo = INT64_MAX, hi = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    lo = std::min(lo, space.tiles[i].lowest);
+    hi = std::max(hi, space.tiles[i].highest);
   }
-  for (int i = 0; i < tile.queries; ++i) kernels_.finish_row(states[i], acc + i * dim, dim, t.out[i]);
+  const int64_t start = split * kSplit;
+  const int64_t b0 = std::max<int64_t>(lo - start, 0) / kBlockTokens;
+  const int64_t b1 = (std::min(hi - start, kSplit) + kBlockTokens - 1) / kBlockTokens;
+  SplitCodes codes;
+  for (int64_t b = b0; b < b1; ++b) {
+    const int64_t block = task.block_table[split * kSplitBlocks + b], head = task.kv_head;
+    codes.key_scales[b] = kv.key_scales(block, head);
+    codes.value_scales[b] = kv.value_scales(block, head);
+    if (kv.type == KVType::Int16) {
+      codes.keys[b] = reinterpret_cast<const int16_t*>(kv.key(block, head));
+      codes.values[b] = reinterpret_cast<const int16_t*>(kv.value(block, head));
+    } else {
+      kernels_.unpack_keys(kv, block, head, space.keys(b));
+      kernels_.unpack_values(kv, block, head, space.values(b));
+      codes.keys[b] = space.keys(b);
+      codes.values[b] = space.values(b);
+    }
+  }
+  return codes;
+}
+
+// One worker takes all splits of its tiles, and merges as it goes.
+void Runtime::attend_tiles(const AttentionCall& call, const Tiles& tiles, AttentionSpace& space) const {
+  const int64_t dim = call.kv.value_dim;
+  const int64_t count = (tiles.pairs + kTile - 1) / kTile;
+  int64_t begin = INT64_MAX, end = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Tile& tile = space.tiles[i];
+    tile.fill(call, tiles, tiles.first + i * kTile, space.queries(i), kernels_);
+    begin = std::min(begin, tile.split_begin);
+    end = std::max(end, tile.split_end);
+  }
+  for (int64_t split = begin; split < end; ++split) {
+    SplitCodes codes;
+    if (call.kv.coded()) codes = split_codes(count, split, space);
+    for (int64_t i = 0; i < count; ++i) {
+      Tile& tile = space.tiles[i];
+      if (split < tile.split_begin || split >= tile.split_end) continue;
+      attend(tile, split, codes, space.next, space.partial());
+      for (int q = 0; q < tile.task.queries; ++q)
+        kernels_.merge_split(tile.states[q], space.sums(i) + q * dim, space.next[q], space.partial() + q * dim, dim);
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) finish(call, space.tiles[i], space.sums(i));
+}
+
+void Runtime::attend(const Tile& tile, int64_t split, const SplitCodes& codes, SoftmaxState* states, float* out) const {
+  if (tile.task.kv->coded()) kernels_.attend_codes(tile.task, split, codes, states, out);
+  else kernels_.attend_split(tile.task, split, states, out);
+}
+
+void Runtime::finish(const AttentionCall& call, const Tile& tile, const float* sums) const {
+  const int64_t dim = call.kv.value_dim;
+  for (int q = 0; q < tile.task.queries; ++q)
+    kernels_.finish_row(tile.states[q], sums + q * dim, dim, call.shape.sinks ? &tile.sink[q] : nullptr, tile.out[q]);
 }
 
 // Few rows with a long past: the splits are shared out, then merged in ascending order, as one worker would.
-void Runtime::attend_by_splits(const AttentionCall& call, const std::vector<Tile>& tiles) {
+void Runtime::attend_by_splits(const AttentionCall& call, const std::vector<Tiles>& work) {
   struct Piece {
-    const Tile* tile;
+    const Tiles* tiles;
     int64_t split;
   };
-  const int64_t dim = call.kv.head_dim;
+  const int64_t dim = call.kv.value_dim;
   std::vector<Piece> pieces;
   std::vector<size_t> first_piece;
-  for (const Tile& tile : tiles) {
-    const TileTask t = call.task(tile);
+  Tile& tile = spaces_[0]->tiles[0];
+  for (const Tiles& tiles : work) {
+    tile.fill(call, tiles, tiles.first, spaces_[0]->queries(0), kernels_);
     first_piece.push_back(pieces.size());
-    for (int64_t split = t.split_begin; split < t.split_end; ++split) pieces.push_back({&tile, split});
+    for (int64_t split = tile.split_begin; split < tile.split_end; ++split) pieces.push_back({&tiles, split});
   }
   first_piece.push_back(pieces.size());
-  const size_t piece_floats = kMaxAttentionQueries * static_cast<size_t>(dim);
-  std::vector<SoftmaxState> states(pieces.size() * kMaxAttentionQueries);
+  const size_t piece_floats = static_cast<size_t>(kTile * dim);
+  std::vector<SoftmaxState> states(pieces.size() * kTile);
   if (partial_.size() < pieces.size() * piece_floats) partial_.resize(pieces.size() * piece_floats);
   Shares shares(static_cast<int64_t>(pieces.size()), pool_.size());
   pool_.run([&](int worker) {
+    AttentionSpace& space = *spaces_[static_cast<size_t>(worker)];
     shares.each(worker, [&](int64_t i) {
       const size_t at = static_cast<size_t>(i);
-      TileTask t = call.task(*pieces[at].tile);
-      kernels_.attend_split(t.task, pieces[at].split, &states[at * kMaxAttentionQueries], &partial_[at * piece_floats]);
+      const Piece& piece = pieces[at];
+      Tile& own = space.tiles[0];
+      own.fill(call, *piece.tiles, piece.tiles->first, space.queries(0), kernels_);
+      SplitCodes codes;
+      if (call.kv.coded()) codes = split_codes(1, piece.split, space);
+      attend(own, piece.split, codes, &states[at * kTile], &partial_[at * piece_floats]);
     });
   });
-  alignas(64) float acc[kMaxHeadDim];
-  for (size_t i = 0; i < tiles.size(); ++i) {
-    const TileTask t = call.task(tiles[i]);
-    for (int q = 0; q < tiles[i].queries; ++q) {
-      SoftmaxState state = {};
+  float* const sums = spaces_[0]->sums(0);
+  for (size_t i = 0; i < work.size(); ++i) {
+    tile.fill(call, work[i], work[i].first, spaces_[0]->queries(0), kernels_);
+    for (int q = 0; q < tile.task.queries; ++q)
       for (size_t at = first_piece[i]; at < first_piece[i + 1]; ++at)
-        kernels_.merge_split(state, acc, states[at * kMaxAttentionQueries + static_cast<size_t>(q)],
+        kernels_.merge_split(tile.states[q], sums + q * dim, states[at * kTile + static_cast<size_t>(q)],
                              &partial_[at * piece_floats + static_cast<size_t>(q * dim)], dim);
-      kernels_.finish_row(state, acc, dim, t.out[q]);
-    }
+    finish(call, tile, sums);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "half.h"
 #include "kernel_table.h"
@@ -13,13 +14,29 @@
 #include "kernels/panel.inl"
 #include "kernels/kv_store.inl"
 #include "kernels/attention.inl"
+#include "kernels/attention_codes.inl"
 #include "kernels/sampling.inl"
 
 namespace pellucid {
 
 const KernelTable kGenericKernels = {
-    "generic", PELLUCID_EXACT, PELLUCID_FAST, rms_norm_row, rms_norm_add_row, layer_norm_row, gate_row,
-    rotate_row, store_kv,   attend_split, merge_split,     finish_row,   decode_row,
+    "generic",
+    PELLUCID_EXACT,
+    PELLUCID_FAST,
+    rms_norm_row,
+    rms_norm_add_row,
+    layer_norm_row,
+    gate_row,
+    rotate_row,
+    store_kv,
+    unpack_keys,
+    unpack_values,
+    pack_queries,
+    attend_split,
+    attend_codes,
+    merge_split,
+    finish_row,
+    decode_row,
     PELLUCID_SAMPLING,
 };
 

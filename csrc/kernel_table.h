@@ -31,37 +31,80 @@ struct QuantizedRow {
 
 enum class Activation : int { Silu = 0, GeluTanh = 1, Gelu = 2, Relu = 3, SwigluClamped = 4 };
 
-// Keys and values of one layer, in blocks: keys [blocks, heads, dim, block], values [blocks, heads, block, dim]; a block is
-// one piece, and the next one starts `block_stride` numbers later.
+// What a number of the cache is: floats, or integer codes with a float32 scale per token and head.
+enum class KVType : int { Float32, Float16, Int16, Int8, Int4 };
+
+constexpr int64_t kBlockTokens = 16;
+constexpr int64_t kFactorGroup = 16;  // int4: numbers that share a factor
+
+// Keys and values of one layer, in blocks; what belongs to a block starts `block_stride` bytes after the one before.
+// Floats: keys [heads, dim, 16], values [heads, 16, value_dim].
+// int16, int8: keys [heads, dim / 2, 16, 2], values [heads, 8, value_dim, 2]: two of a head's numbers, or two tokens, side by side.
+// int4: keys [heads, dim / 2, 16] with two of a head's numbers in a byte; values [heads, 16, value_dim / 2], see unpack_values.
 struct KVView {
-  const void* keys;
-  const void* values;
-  bool half;
+  KVType type;
+  uint8_t* keys;
+  uint8_t* values;
+  float* scales;     // codes: [heads, 2 (keys, values), 16]
+  uint8_t* factors;  // int4: [heads, (dim + value_dim) / 16, 16], what a code is worth in units of its scale
   int64_t heads;
   int64_t head_dim;
-  int64_t block_size;
+  int64_t value_dim;
   int64_t block_stride;
-  // Where the numbers of one head of a block start.
-  int64_t at(int64_t block, int64_t head) const { return block * block_stride + head * head_dim * block_size; }
+  int64_t key_bytes;  // of one head in a block
+  int64_t value_bytes;
+  bool coded() const { return type >= KVType::Int16; }
+  uint8_t* key(int64_t block, int64_t head) const { return keys + block * block_stride + head * key_bytes; }
+  uint8_t* value(int64_t block, int64_t head) const { return values + block * block_stride + head * value_bytes; }
+  float* key_scales(int64_t block, int64_t head) const {
+    return reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(scales) + block * block_stride) + head * 2 * kBlockTokens;
+  }
+  float* value_scales(int64_t block, int64_t head) const { return key_scales(block, head) + kBlockTokens; }
+  uint8_t* key_factors(int64_t block, int64_t head) const {
+    return factors + block * block_stride + head * ((head_dim + value_dim) / kFactorGroup) * kBlockTokens;
+  }
+  uint8_t* value_factors(int64_t block, int64_t head) const { return key_factors(block, head) + head_dim; }
+};
+
+constexpr int kMaxAttentionQueries = 12;
+constexpr int64_t kMaxHeadDim = 576;
+constexpr int64_t kSplit = 256;  // positions per split of the past; a constant of the arithmetic (law 1)
+constexpr int64_t kSplitBlocks = kSplit / kBlockTokens;
+
+// What may be done to a score s besides scaling, all in units of log2 e: s ← cap · tanh(s / cap), then
+// s ← s + slope · (position − own position).
+struct ScoreRule {
+  float cap;     // 0: none
+  bool slopes;
 };
 
 // Up to kMaxAttentionQueries (row, query head) pairs of one sequence that share one KV head.
 struct AttendTask {
-  KVView kv;
+  const KVView* kv;
   const int32_t* block_table;
   int64_t kv_head;
   int queries;
-  const float* const* q;   // [queries] pointers to [head_dim]
-  const int64_t* lo;       // [queries] first visible position
-  const int64_t* hi;       // [queries] one past the last visible position
-  float scale;
+  const float* const* q;    // [queries] pointers to [head_dim]
+  const int64_t* lo;        // [queries] first visible position
+  const int64_t* hi;        // [queries] one past the last visible position
+  const int64_t* own;       // [queries] their own positions
+  const float* slope;       // [queries], if the rule has slopes
+  float scale;              // attention scale · log2 e
+  ScoreRule rule;
+  // Codes only: the queries as pack_queries made them.
+  const int16_t* q_codes;   // [head_dim / 2, queries, 2]
+  const float* q_scales;    // [queries]
 };
 
-constexpr int kMaxAttentionQueries = 16;
-constexpr int64_t kMaxHeadDim = 256;
-constexpr int64_t kSplit = 256;  // positions per split of the past; a constant of the arithmetic (law 1)
+// One split's keys and values as int16 codes, a pointer for each of its blocks.
+struct SplitCodes {
+  const int16_t* keys[kSplitBlocks];    // [head_dim / 2, 16, 2]
+  const int16_t* values[kSplitBlocks];  // [8, value_dim, 2]
+  const float* key_scales[kSplitBlocks];
+  const float* value_scales[kSplitBlocks];
+};
 
-// Softmax state of one query over the positions seen so far.
+// Softmax state of one query over the positions seen so far; powers of 2, not of e.
 struct SoftmaxState {
   float max;
   float sum;  // 0: nothing seen
@@ -95,11 +138,18 @@ struct KernelTable {
   void (*rotate_row)(float* x, const float* cosine, const float* sine, int64_t half_dim);
   // Stores one head's key and value at (block, offset); returns false if a number is not finite as stored.
   bool (*store_kv)(const KVView& kv, int64_t block, int64_t offset, int64_t head, const float* key, const float* value);
-  // Softmax and value sums of one split [split · kSplit, …): writes states[queries] and out[queries][head_dim].
+  // int8 and int4 → int16 codes of one head of a block.
+  void (*unpack_keys)(const KVView& kv, int64_t block, int64_t head, int16_t* out);
+  void (*unpack_values)(const KVView& kv, int64_t block, int64_t head, int16_t* out);
+  // Codes and scales of a task's queries: writes q_codes and q_scales.
+  void (*pack_queries)(const AttendTask& task, int16_t* codes, float* scales);
+  // Softmax and value sums of one split [split · kSplit, …): writes states[queries] and out[queries][value_dim].
   void (*attend_split)(const AttendTask& task, int64_t split, SoftmaxState* states, float* out);
+  void (*attend_codes)(const AttendTask& task, int64_t split, const SplitCodes& codes, SoftmaxState* states, float* out);
   // (state, acc) ← (state, acc) merged with the next split's.
   void (*merge_split)(SoftmaxState& state, float* acc, const SoftmaxState& next, const float* next_acc, int64_t dim);
-  void (*finish_row)(const SoftmaxState& state, const float* acc, int64_t dim, float* out);
+  // `sink`: nullptr, or the head's learned score (times log2 e) of a position without a value.
+  void (*finish_row)(const SoftmaxState& state, const float* acc, int64_t dim, const float* sink, float* out);
   void (*decode_row)(const Format& format, const uint8_t* panel, int64_t columns, int row, float scale, float* out);
   SamplingKernels sampling;
 };

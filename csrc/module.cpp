@@ -26,7 +26,6 @@ using Longs1 = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device:
 using Ints2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Bytes1 = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bools1 = nb::ndarray<bool, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Array4 = nb::ndarray<nb::ndim<4>, nb::device::cpu>;
 
 void check(bool ok, const char* what) {
   if (!ok) throw std::invalid_argument(what);
@@ -96,35 +95,81 @@ struct Step {
   }
 };
 
-// Keys and values of one layer.
+using Array = nb::ndarray<nb::device::cpu>;
+
+int64_t size(const Array& a, size_t axis) { return static_cast<int64_t>(a.shape(axis)); }
+
+// Keys and values of one layer, as kv_cache/storage.py lays them out.
 struct LayerCache {
-  Array4 keys, values;
-  KVView view;
+  Array keys, values, scales, factors;
+  KVView view{};
   int64_t blocks;
 
-  LayerCache(Array4 k, Array4 v) : keys(k), values(v) {
-    const bool half = k.dtype() == nb::dlpack::dtype{static_cast<uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
-    check(half || k.dtype() == nb::dtype<float>(), "the KV cache must be float16 or float32");
+  // Scales and factors are empty where the type has none.
+  LayerCache(Array k, Array v, Array s, Array f) : keys(k), values(v), scales(s), factors(f) {
+    check(k.ndim() >= 4 && v.ndim() >= 4, "keys and values must have at least 4 dimensions");
     check(k.dtype() == v.dtype(), "keys and values must have one type");
-    blocks = static_cast<int64_t>(k.shape(0));
-    for (const Array4* a : {&k, &v})
-      check(a->stride(3) == 1 && a->stride(2) == static_cast<int64_t>(a->shape(3)) &&
-                a->stride(1) == static_cast<int64_t>(a->shape(2) * a->shape(3)) &&
-                a->stride(0) >= static_cast<int64_t>(a->shape(1) * a->shape(2) * a->shape(3)),
-            "a block's keys and values must be contiguous");
-    check(k.stride(0) == v.stride(0), "keys and values must have one block stride");
-    view = {k.data(), v.data(), half, static_cast<int64_t>(k.shape(1)), static_cast<int64_t>(k.shape(2)),
-            static_cast<int64_t>(k.shape(3)), k.stride(0)};
-    check(v.shape(0) == k.shape(0) && v.shape(1) == k.shape(1) && v.shape(2) == k.shape(3) && v.shape(3) == k.shape(2),
-          "values must be [blocks, heads, block_size, head_dim] beside keys [blocks, heads, head_dim, block_size]");
-    check(view.block_size == 16, "block_size must be 16");
-    check(view.head_dim % 16 == 0 && view.head_dim <= kMaxHeadDim, "head_dim must be a multiple of 16, at most 256");
+    const nb::dlpack::dtype half{static_cast<uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
+    view.type = k.dtype() == half                 ? KVType::Float16
+                : k.dtype() == nb::dtype<float>() ? KVType::Float32
+                : k.dtype() == nb::dtype<int16_t>() ? KVType::Int16
+                : k.dtype() == nb::dtype<int8_t>()  ? KVType::Int8
+                                                    : KVType::Int4;
+    const bool pairs = view.type == KVType::Int16 || view.type == KVType::Int8, nibbles = view.type == KVType::Int4;
+    check(!nibbles || k.dtype() == nb::dtype<uint8_t>(), "the KV cache must be float32, float16, int16, int8 or uint8 (int4)");
+    check(k.ndim() == (pairs ? 5 : 4) && v.ndim() == k.ndim(), "keys and values must have 4 dimensions, 5 for int16 and int8");
+    blocks = size(k, 0);
+    view.heads = size(k, 1);
+    view.head_dim = size(k, 2) * (pairs || nibbles ? 2 : 1);
+    view.value_dim = nibbles ? 2 * size(v, 3) : size(v, 3);
+    check(size(v, 0) == blocks && size(v, 1) == view.heads, "keys and values must have the same blocks and heads");
+    check(size(k, 3) == kBlockTokens && size(v, 2) == kBlockTokens / (pairs ? 2 : 1), "block_size must be 16");
+    check(!pairs || (size(k, 4) == 2 && size(v, 4) == 2), "int16 and int8 lie in pairs");
+    for (const int64_t dim : {view.head_dim, view.value_dim})
+      check(dim > 0 && dim % 16 == 0 && dim <= kMaxHeadDim, "head_dim must be a multiple of 16, at most 576");
+    check(blocks <= 1 || k.stride(0) == v.stride(0), "keys and values must have one block stride");
+    const int64_t item = static_cast<int64_t>(k.itemsize());
+    view.block_stride = k.stride(0) * item;
+    view.keys = static_cast<uint8_t*>(k.data());
+    view.values = static_cast<uint8_t*>(v.data());
+    view.key_bytes = contiguous_head(k) * item;
+    view.value_bytes = contiguous_head(v) * item;
+    check(view.coded() == (s.size() > 0 || blocks == 0) && nibbles == (f.size() > 0 || (nibbles && blocks == 0)),
+          "integers have scales, int4 has factors, floats have neither");
+    if (view.coded()) {
+      check(s.dtype() == nb::dtype<float>() && s.ndim() == 4 && size(s, 0) == blocks && size(s, 1) == view.heads &&
+                size(s, 2) == 2 && size(s, 3) == kBlockTokens && contiguous_head(s) == 2 * kBlockTokens &&
+                (blocks <= 1 || s.stride(0) * 4 == view.block_stride),
+            "scales must be float32 [blocks, heads, 2, 16] with the block stride of the keys");
+      view.scales = static_cast<float*>(s.data());
+    }
+    if (nibbles) {
+      const int64_t groups = (view.head_dim + view.value_dim) / kFactorGroup;
+      check(f.dtype() == nb::dtype<uint8_t>() && f.ndim() == 4 && size(f, 0) == blocks && size(f, 1) == view.heads &&
+                size(f, 2) == groups && size(f, 3) == kBlockTokens && contiguous_head(f) == groups * kBlockTokens &&
+                (blocks <= 1 || f.stride(0) == view.block_stride),
+            "factors must be uint8 [blocks, heads, (dim + value_dim) / 16, 16] with the block stride of the keys");
+      view.factors = static_cast<uint8_t*>(f.data());
+    }
+  }
+
+  // Numbers of one head of a block; a block must be one piece.
+  static int64_t contiguous_head(const Array& a) {
+    int64_t expected = 1;
+    for (size_t axis = a.ndim() - 1; axis > 1; --axis) {
+      check(a.stride(axis) == expected || a.shape(axis) == 1, "what belongs to a block must be contiguous");
+      expected *= size(a, axis);
+    }
+    check((a.stride(1) == expected || a.shape(1) == 1) && (a.shape(0) == 1 || a.stride(0) >= expected * size(a, 1)),
+          "what belongs to a block must be contiguous");
+    return expected;
   }
 };
 
 void check_attention(const Rows& qkv, const AttentionShape& shape, const Step& step, const LayerCache& cache) {
   check(shape.heads > 0 && shape.heads % cache.view.heads == 0, "heads must be a multiple of the KV heads");
-  check(qkv.width == (shape.heads + 2 * cache.view.heads) * cache.view.head_dim, "qkv has the wrong width");
+  check(qkv.width == (shape.heads + cache.view.heads) * cache.view.head_dim + cache.view.heads * cache.view.value_dim,
+        "qkv has the wrong width");
   check(qkv.count == static_cast<int64_t>(step.positions.shape(0)), "qkv must have one row per position");
   check(step.blocks_needed <= cache.blocks, "the step names a block outside the cache");
 }
@@ -203,7 +248,9 @@ NB_MODULE(_native, m) {
       .def_prop_ro("packed_bytes", &PackedMatrix::bytes);
 
   nb::class_<Step>(m, "Step").def(nb::init<Ints1, Longs1, Ints1, Ints2, Bools1, std::optional<Bools1>>());
-  nb::class_<LayerCache>(m, "LayerCache").def(nb::init<Array4, Array4>());
+  nb::class_<LayerCache>(m, "LayerCache")
+      .def(nb::init<Array, Array, Array, Array>(), nb::arg("keys"), nb::arg("values"), nb::arg("scales"),
+           nb::arg("factors"));
 
   m.attr("max_vocabulary") = kMaxVocabulary;
   nb::class_<RowSampler>(m, "RowSampler")
@@ -318,14 +365,23 @@ NB_MODULE(_native, m) {
           },
           nb::arg("qkv"), nb::arg("heads"), nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"),
           nb::arg("cosine"), nb::arg("sine"), nb::arg("step"), nb::arg("cache"))
-      .def("attention", [](Runtime& r, Floats2 qkv, int64_t heads, int64_t window, float scale, Step& step,
-                           LayerCache& cache, Floats2 out) {
-        const Rows a = rows(qkv), o = rows(out);
-        const AttentionShape shape{heads, window, scale};
-        check_attention(a, shape, step, cache);
-        check(window >= 0, "window must not be negative");
-        check(o.count == a.count && o.width == heads * cache.view.head_dim, "output has the wrong shape");
-        const nb::gil_scoped_release free;
-        r.attention(a, shape, step.view(), cache.view, o);
-      });
+      .def(
+          "attention",
+          [](Runtime& r, Floats2 qkv, int64_t heads, int64_t window, float scale, bool causal, Step& step, LayerCache& cache, Floats2 out,
+             std::optional<float> softcap, std::optional<Floats1> sinks, std::optional<Floats1> slopes) {
+            const Rows a = rows(qkv), o = rows(out);
+            const AttentionShape shape{heads, window, scale, causal, softcap.value_or(0.0f), sinks ? sinks->data() : nullptr,
+                                       slopes ? slopes->data() : nullptr};
+            check_attention(a, shape, step, cache);
+            check(window >= 0, "window must not be negative");
+            check(!softcap || *softcap > 0, "softcap must be above 0");
+            for (const auto& per_head : {sinks, slopes})
+              check(!per_head || static_cast<int64_t>(per_head->shape(0)) == heads, "sinks and slopes must have one number per head");
+            check(o.count == a.count && o.width == heads * cache.view.value_dim, "output has the wrong shape");
+            const nb::gil_scoped_release free;
+            r.attention(a, shape, step.view(), cache.view, o);
+          },
+          nb::arg("qkv"), nb::arg("heads"), nb::arg("window"), nb::arg("scale"), nb::arg("causal"), nb::arg("step"),
+          nb::arg("cache"), nb::arg("out"), nb::arg("softcap").none() = nb::none(), nb::arg("sinks").none() = nb::none(),
+          nb::arg("slopes").none() = nb::none());
 }

@@ -43,6 +43,10 @@ struct AttentionShape {
   int64_t heads;
   int64_t window;  // 0: everything before
   float scale;
+  bool causal = true;              // false: a row sees its whole sequence, all of whose rows are in the step
+  float cap = 0.0f;                // 0: none; scores ← cap · tanh(score / cap)
+  const float* sinks = nullptr;    // [heads] a learned score each, of a position without a value
+  const float* slopes = nullptr;   // [heads] added to a score for each position it lies further ahead (ALiBi)
 };
 
 // Consecutive rows of one precision.
@@ -80,11 +84,15 @@ class Runtime {
   void attention(Rows qkv, const AttentionShape& shape, const StepView& step, const KVView& kv, Rows out);
 
  private:
+  struct Tiles;
   struct Tile;
-  struct TileTask;
   struct AttentionCall;
-  void attend_tile(const AttentionCall& call, const Tile& tile) const;
-  void attend_by_splits(const AttentionCall& call, const std::vector<Tile>& tiles);
+  struct AttentionSpace;
+  void attend_tiles(const AttentionCall& call, const Tiles& tiles, AttentionSpace& space) const;
+  void attend_by_splits(const AttentionCall& call, const std::vector<Tiles>& work);
+  SplitCodes split_codes(int64_t count, int64_t split, AttentionSpace& space) const;
+  void attend(const Tile& tile, int64_t split, const SplitCodes& codes, SoftmaxState* states, float* out) const;
+  void finish(const AttentionCall& call, const Tile& tile, const float* sums) const;
 
   template <class F>
   void each_row(int64_t count, F f);
@@ -110,6 +118,7 @@ class Runtime {
   std::vector<float> normalized_;
   std::vector<uint8_t> scratch_;
   std::vector<float> partial_;
+  std::vector<std::shared_ptr<AttentionSpace>> spaces_;  // one a worker
 };
 
 // f(i) for each of `count` rows; a handful is done before other workers would be awake.

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from pellucid import LLM, EngineArgs, RequestOutput, SamplingParams
 from pellucid.engine.loading import load_parts
 from pellucid.forward_batch import Float32Array, ForwardBatch, ForwardOutput
+from pellucid.kernels.kv_codes import gather
 from pellucid.kernels.reference import rms_norm, rotate, softmax
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.models.decoder import Decoder
@@ -213,10 +214,14 @@ def _angle(j: Journey, pair: int) -> float:
 def cache(j: Journey) -> Iterator[str]:
     size = j.llm.args.block_size
     slot = int(j.first.batch.slot_mapping[j.row])
-    key = j.llm.engine.storage.keys[0][slot // size, 0, :, slot % size]
+    layer = j.llm.engine.storage.layers[0]
+    codes = layer.keys[slot // size, 0, :, slot % size].reshape(-1)
+    assert layer.scales is not None
+    scale = layer.scales[slot // size, 0, 0, slot % size]
     yield f"position {j.row} → logical block {j.row // size}, offset {j.row % size}"
     yield f"block_table[{j.row // size}] = {slot // size} → slot {slot // size} · {size} + {slot % size} = {slot}"
-    yield f"keys[0][{slot // size}, 0, :, {slot % size}]  {numbers(key, 4)}"
+    yield f"codes      {'  '.join(str(code) for code in codes[:4])}  …  ({len(codes)} codes, scale {scale:.4e})"
+    yield f"key read   {numbers(codes * scale, 4)}"
     yield f"one token takes {j.config.kv_bytes_per_token(j.llm.args.kv_cache_dtype)} bytes in all layers"
 
 
@@ -236,8 +241,8 @@ def _attention_weights(j: Journey, layer: int, head: int) -> Float32Array:
     q = j.tensor(f"layers.{layer}.attn.q").reshape(config.num_heads, config.head_dim)[head]
     table = j.first.batch.block_table[0, : -(-len(j.ids) // j.llm.args.block_size)]
     kv_head = head // (config.num_heads // config.num_kv_heads)
-    keys = np.concatenate(list(j.llm.engine.storage.keys[layer][table, kv_head]), axis=-1)[:, : j.row + 1]
-    return softmax(np.float32(config.attention_scale) * (q @ keys.astype(np.float32)))
+    keys, _ = gather(j.llm.engine.storage.layers[layer], table, j.row + 1)
+    return softmax(np.float32(config.attention_scale) * (keys[kv_head] @ q))
 
 
 def mlp(j: Journey) -> Iterator[str]:

@@ -184,4 +184,66 @@ inline I16 dot_bytes(const Codes& c, const uint8_t* a) {
   return {s[0], s[1]};
 }
 
+// ---- attention codes: int16 pairs in 32-bit lanes ----------------------------------------------------------------
+
+inline I16 iload(const void* p) {
+  const __m256i* q = static_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+inline I16 ispread(const void* p) {
+  int32_t word;
+  std::memcpy(&word, p, 4);
+  return iset1(word);
+}
+inline I16 idot_pairs(I16 acc, I16 a, I16 b) {
+  return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(a.a, b.a)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(a.b, b.b))};
+}
+inline I16 imul_pairs(I16 a, I16 b) { return {_mm256_mullo_epi16(a.a, b.a), _mm256_mullo_epi16(a.b, b.b)}; }
+inline void istore_narrow(int16_t* p, I16 a) {
+  const __m256i packed = _mm256_packs_epi32(a.a, a.b);  // 0–3, 8–11, 4–7, 12–15
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+inline I16 iload_bytes(const void* p) {
+  const __m128i* q = static_cast<const __m128i*>(p);
+  return {_mm256_cvtepi8_epi16(_mm_loadu_si128(q)), _mm256_cvtepi8_epi16(_mm_loadu_si128(q + 1))};
+}
+inline I16 iload_lanes(const void* p) {  // 16 unsigned bytes
+  const __m128i x = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  return {_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))};
+}
+inline I16 iload_nibbles(const void* p) {
+  const I16 x = iload_lanes(p);
+  const __m256i mask = _mm256_set1_epi32(0x000f000f), eight = _mm256_set1_epi16(8);
+  const auto pairs = [&](__m256i y) {
+    return _mm256_sub_epi16(_mm256_and_si256(_mm256_or_si256(y, _mm256_slli_epi32(y, 12)), mask), eight);
+  };
+  return {pairs(x.a), pairs(x.b)};
+}
+inline void iload_nibble_rows(const void* a, const void* b, I16& low, I16& high) {
+  const I16 x = iload_lanes(a), y = iload_lanes(b);
+  const __m256i mask = _mm256_set1_epi32(0x000f000f), eight = _mm256_set1_epi16(8);
+  const __m256i first = _mm256_or_si256(x.a, _mm256_slli_epi32(y.a, 16));
+  const __m256i second = _mm256_or_si256(x.b, _mm256_slli_epi32(y.b, 16));
+  const auto codes = [&](__m256i z) { return _mm256_sub_epi16(_mm256_and_si256(z, mask), eight); };
+  low = {codes(first), codes(second)};
+  high = {codes(_mm256_srli_epi32(first, 4)), codes(_mm256_srli_epi32(second, 4))};
+}
+inline I16 iload_factors(const void* p) {
+  const I16 x = iload_lanes(p);
+  return {_mm256_or_si256(x.a, _mm256_slli_epi32(x.a, 16)), _mm256_or_si256(x.b, _mm256_slli_epi32(x.b, 16))};
+}
+
+inline float reduce_add(V16 a) {
+  const __m256 b = _mm256_add_ps(a.a, a.b);
+  const __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  const __m128 d = _mm_add_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
+}
+inline float reduce_max(V16 a) {
+  const __m256 b = _mm256_max_ps(a.a, a.b);
+  const __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  const __m128 d = _mm_max_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
+}
+
 }  // namespace

@@ -8,7 +8,7 @@
 namespace {
 
 constexpr int kMaxRows = 16;     // rows of one weight panel pass: 8 accumulators, 8 weight registers, the rest free
-constexpr int kMaxQueries = 12; // queries that share one pass over a key block
+constexpr int kMaxQueries = 12;  // queries that share one pass over a key block
 
 struct V16 {
   __m512 v;
@@ -137,6 +137,55 @@ inline I16 dot_bytes(const Codes& c, const uint8_t* a) {
   __m512i s = _mm512_setzero_si512();
   for (int j = J0; j < J1; ++j) s = _mm512_dpbusd_epi32(s, c.w[j], broadcast4(a + 4 * j));
   return {s};
+}
+
+// ---- attention codes: int16 pairs in 32-bit lanes ----------------------------------------------------------------
+
+inline I16 iload(const void* p) { return {_mm512_loadu_si512(p)}; }
+inline I16 ispread(const void* p) {
+  int32_t word;
+  std::memcpy(&word, p, 4);
+  return {_mm512_set1_epi32(word)};
+}
+// acc + a.low · b.low + a.high · b.high in each lane, modulo 2^32.
+inline I16 idot_pairs(I16 acc, I16 a, I16 b) { return {_mm512_dpwssd_epi32(acc.v, a.v, b.v)}; }
+inline I16 imul_pairs(I16 a, I16 b) { return {_mm512_mullo_epi16(a.v, b.v)}; }
+inline void istore_narrow(int16_t* p, I16 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
+}
+inline I16 iload_bytes(const void* p) {  // 32 signed bytes
+  return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
+}
+inline I16 iload_nibbles(const void* p) {  // 16 bytes of two codes 0 … 15, minus 8
+  const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  const __m512i pairs = _mm512_and_si512(_mm512_or_si512(x, _mm512_slli_epi32(x, 12)), _mm512_set1_epi32(0x000f000f));
+  return {_mm512_sub_epi16(pairs, _mm512_set1_epi16(8))};
+}
+// Two rows of 16 bytes → pairs (row a, row b) of the low and of the high nibbles, minus 8.
+inline void iload_nibble_rows(const void* a, const void* b, I16& low, I16& high) {
+  const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(a)));
+  const __m512i y = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(b)));
+  const __m512i both = _mm512_or_si512(x, _mm512_slli_epi32(y, 16));
+  const __m512i mask = _mm512_set1_epi32(0x000f000f), eight = _mm512_set1_epi16(8);
+  low = {_mm512_sub_epi16(_mm512_and_si512(both, mask), eight)};
+  high = {_mm512_sub_epi16(_mm512_and_si512(_mm512_srli_epi32(both, 4), mask), eight)};
+}
+inline I16 iload_factors(const void* p) {  // 16 unsigned bytes, each in both halves of its lane
+  const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  return {_mm512_or_si512(x, _mm512_slli_epi32(x, 16))};
+}
+
+inline float reduce_add(V16 a) {
+  const __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  const __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  const __m128 d = _mm_add_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
+}
+inline float reduce_max(V16 a) {
+  const __m256 b = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  const __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+  const __m128 d = _mm_max_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
 }
 
 }  // namespace

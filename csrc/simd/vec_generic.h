@@ -152,4 +152,93 @@ inline I16 dot_bytes(const Codes& c, const uint8_t* a) {
   return s;
 }
 
+// ---- attention codes: int16 pairs in 32-bit lanes ----------------------------------------------------------------
+
+struct Pairs {
+  int16_t i[32];
+};
+inline Pairs pairs_of(I16 a) {
+  Pairs p;
+  std::memcpy(p.i, a.i, sizeof p.i);
+  return p;
+}
+inline I16 lanes_of(const Pairs& p) { return imap16([&](int k) {
+  int32_t lane;
+  std::memcpy(&lane, p.i + 2 * k, 4);
+  return lane;
+}); }
+inline I16 iload(const void* p) {
+  I16 r;
+  std::memcpy(r.i, p, sizeof r.i);
+  return r;
+}
+inline I16 ispread(const void* p) {
+  int32_t word;
+  std::memcpy(&word, p, 4);
+  return iset1(word);
+}
+// acc + a.low · b.low + a.high · b.high in each lane, modulo 2^32.
+inline I16 idot_pairs(I16 acc, I16 a, I16 b) {
+  const Pairs x = pairs_of(a), y = pairs_of(b);
+  return imap16([&](int k) {
+    const uint32_t low = static_cast<uint32_t>(x.i[2 * k] * y.i[2 * k]);
+    const uint32_t high = static_cast<uint32_t>(x.i[2 * k + 1] * y.i[2 * k + 1]);
+    return static_cast<int32_t>(static_cast<uint32_t>(acc.i[k]) + low + high);
+  });
+}
+inline I16 imul_pairs(I16 a, I16 b) {
+  const Pairs x = pairs_of(a), y = pairs_of(b);
+  Pairs r;
+  for (int k = 0; k < 32; ++k) r.i[k] = static_cast<int16_t>(x.i[k] * y.i[k]);
+  return lanes_of(r);
+}
+inline void istore_narrow(int16_t* p, I16 a) {
+  for (int k = 0; k < 16; ++k) p[k] = static_cast<int16_t>(a.i[k]);
+}
+inline I16 iload_bytes(const void* p) {  // 32 signed bytes
+  Pairs r;
+  for (int k = 0; k < 32; ++k) r.i[k] = static_cast<const int8_t*>(p)[k];
+  return lanes_of(r);
+}
+inline I16 iload_nibbles(const void* p) {  // 16 bytes of two codes 0 … 15, minus 8
+  Pairs r;
+  for (int k = 0; k < 16; ++k) {
+    const uint8_t byte = static_cast<const uint8_t*>(p)[k];
+    r.i[2 * k] = static_cast<int16_t>((byte & 15) - 8);
+    r.i[2 * k + 1] = static_cast<int16_t>((byte >> 4) - 8);
+  }
+  return lanes_of(r);
+}
+// Two rows of 16 bytes → pairs (row a, row b) of the low and of the high nibbles, minus 8.
+inline void iload_nibble_rows(const void* a, const void* b, I16& low, I16& high) {
+  Pairs l, h;
+  for (int k = 0; k < 16; ++k) {
+    const uint8_t x = static_cast<const uint8_t*>(a)[k], y = static_cast<const uint8_t*>(b)[k];
+    l.i[2 * k] = static_cast<int16_t>((x & 15) - 8);
+    l.i[2 * k + 1] = static_cast<int16_t>((y & 15) - 8);
+    h.i[2 * k] = static_cast<int16_t>((x >> 4) - 8);
+    h.i[2 * k + 1] = static_cast<int16_t>((y >> 4) - 8);
+  }
+  low = lanes_of(l);
+  high = lanes_of(h);
+}
+inline I16 iload_factors(const void* p) {  // 16 unsigned bytes, each in both halves of its lane
+  return imap16([&](int k) {
+    const int32_t byte = static_cast<const uint8_t*>(p)[k];
+    return byte | (byte << 16);
+  });
+}
+
+// Sum of the lanes, as a fixed tree: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
+inline float reduce_add(V16 a) {
+  for (int width = 8; width >= 1; width /= 2)
+    for (int k = 0; k < width; ++k) a.f[k] = a.f[k] + a.f[k + width];
+  return a.f[0];
+}
+inline float reduce_max(V16 a) {
+  for (int width = 8; width >= 1; width /= 2)
+    for (int k = 0; k < width; ++k) a.f[k] = a.f[k] > a.f[k + width] ? a.f[k] : a.f[k + width];
+  return a.f[0];
+}
+
 }  // namespace

@@ -21,13 +21,16 @@ NormKind = Literal["rms", "layer"]
 PositionKind = Literal["rope", "learned", "sinusoidal", "alibi", "none"]
 BlockKind = Literal["sequential", "parallel", "post_norm"]
 RopeScalingKind = Literal["divisors", "linear", "ntk", "dynamic", "llama3", "yarn", "longrope"]
-KVCacheDType = Literal["float16", "float32"]
+KVCacheDType = Literal["int16", "float16", "float32", "int8", "int4"]
 BackendName = Literal["native", "reference"]
 SpeculativeMethod = Literal["auto", "ngram", "draft_model", "off"]
 Precision = Literal["exact", "fast"]
 
-KV_CACHE_DTYPES: tuple[KVCacheDType, ...] = ("float16", "float32")
-KV_DTYPE_BYTES: dict[KVCacheDType, int] = {"float16": 2, "float32": 4}
+KV_CACHE_DTYPES: tuple[KVCacheDType, ...] = ("int16", "float16", "float32", "int8", "int4")
+DEFAULT_KV_CACHE_DTYPE: KVCacheDType = "int16"
+KV_DTYPE_BITS: dict[KVCacheDType, int] = {"int16": 16, "float16": 16, "float32": 32, "int8": 8, "int4": 4}
+KV_FACTOR_GROUP = 16
+"""int4: numbers of a head that share a factor."""
 BACKENDS: tuple[BackendName, ...] = ("native", "reference")
 SPECULATIVE_METHODS: tuple[SpeculativeMethod, ...] = ("auto", "ngram", "draft_model", "off")
 PRECISIONS: tuple[Precision, ...] = ("exact", "fast")
@@ -234,8 +237,16 @@ class ModelConfig:
         return self.experts is None or (bool(self.experts.dense_layers) and self.experts.dense_layers[layer])
 
     def kv_bytes_per_token(self, dtype: KVCacheDType) -> int:
-        """KV cache bytes one token takes: 2 (K and V) · layers · KV heads · head_dim · bytes per number."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * KV_DTYPE_BYTES[dtype]
+        """KV cache bytes one token takes: 2 (K and V) · layers · KV heads · bytes of a head (`kv_head_bytes`)."""
+        return 2 * self.num_layers * self.num_kv_heads * kv_head_bytes(dtype, self.head_dim)
+
+
+def kv_head_bytes(dtype: KVCacheDType, head_dim: int) -> int:
+    """Bytes of one head's key (or value) of one token: its numbers; for integers a float32 scale besides; for int4
+    also a byte for each KV_FACTOR_GROUP numbers."""
+    numbers = head_dim * KV_DTYPE_BITS[dtype] // 8
+    scale = 0 if dtype.startswith("float") else 4
+    return numbers + scale + (head_dim // KV_FACTOR_GROUP if dtype == "int4" else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +269,13 @@ class EngineArgs:
         },
     )
     block_size: int = field(default=BLOCK_SIZE, metadata={"help": f"Tokens in one KV block; only {BLOCK_SIZE}."})
-    kv_cache_dtype: KVCacheDType = field(default="float16", metadata={"help": "Type of keys and values in the cache."})
+    kv_cache_dtype: KVCacheDType = field(
+        default=DEFAULT_KV_CACHE_DTYPE,
+        metadata={
+            "help": "Type of keys and values in the cache; integers have a scale per token and head. int8 and int4 "
+            "take about half and a third of the memory and are less exact."
+        },
+    )
     kv_cache_memory_bytes: int | None = field(
         default=None,
         metadata={

@@ -157,7 +157,7 @@ def test_inspect(verbs: Any, smollm2_path: Path) -> None:
     assert value["machine"]["precision_mean_kl"] == PRECISION_KL
     text = verbs("inspect", "--tensors").out
     assert f"exact {PRECISION_KL['exact']}, fast {PRECISION_KL['fast']}" in text
-    assert "2 · 30 layers · 3 KV heads · 64 head_dim · 2 bytes = 23040 bytes a token" in text
+    assert "2 · 30 layers · 3 KV heads · 132 bytes = 23760 bytes a token" in text
     assert "blk.29.ffn_up.weight" in text
     assert "im_start" in verbs("inspect", "smollm2:135m", "--template").out
     assert not any(line.endswith(" ") for line in text.splitlines())

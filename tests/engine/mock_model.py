@@ -14,7 +14,7 @@ import numpy as np
 from pellucid.config import EngineArgs, ModelConfig, Precision, RopeConfig, SpeculativeMethod
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.forward_batch import Float32Array, ForwardBatch, ForwardOutput
-from pellucid.kv_cache.storage import KVCacheStorage
+from pellucid.kv_cache.storage import KVCacheStorage, KVLayer
 from pellucid.trace.probe import Probe
 
 EOS, IM_END, BOS = 256, 257, 258
@@ -26,8 +26,8 @@ INF_TOKEN = ord("!")
 """This token's key cannot be stored."""
 LETTERS = range(ord("a"), ord("h"))
 CONTEXT_LENGTH = 256
-BLOCK_BYTES = 2 * 2 * 1 * 2 * 2 * 16
-"""K and V, layers, KV heads, head_dim, bytes, tokens."""
+BLOCK_BYTES = 2 * 2 * 1 * (2 * 2 + 4) * 16
+"""K and V, layers, KV heads, bytes of a head of two int16 and their scale, tokens."""
 
 _random = np.random.default_rng(7)
 _WEIGHTS = _random.integers(1, 2**31, size=CONTEXT_LENGTH).astype(np.uint64)
@@ -84,13 +84,14 @@ class MockModel:
         self.num_forwards += 1
         self.rows.append(len(batch.token_ids))
         blocks, offsets = np.divmod(batch.slot_mapping, kv.block_size)
-        kv.keys[0][blocks, 0, 0, offsets] = batch.token_ids
-        kv.values[1][blocks, 0, offsets, 1] = batch.positions + 1
+        stored_tokens, stored_positions = (key_numbers(layer) for layer in kv.layers)
+        stored_tokens[blocks, offsets] = batch.token_ids
+        stored_positions[blocks, offsets] = batch.positions + 1
         hidden = np.zeros((len(batch.token_ids), 3), dtype=np.float32)
         for s, seq_len in enumerate(batch.seq_lens):
             table = batch.block_table[s, : -(-int(seq_len) // kv.block_size)]
-            tokens = kv.keys[0][table, 0, 0, :].reshape(-1)[:seq_len].astype(np.int64)
-            positions = kv.values[1][table, 0, :, 1].reshape(-1)[:seq_len].astype(np.int64) - 1
+            tokens = stored_tokens[table].reshape(-1)[:seq_len].astype(np.int64)
+            positions = stored_positions[table].reshape(-1)[:seq_len].astype(np.int64) - 1
             for row in range(batch.query_start_loc[s], batch.query_start_loc[s + 1]):
                 length = int(batch.positions[row]) + 1
                 number = history_hash(tokens[:length], positions[:length])
@@ -124,10 +125,15 @@ class NoisyModel(MockModel):
         return logits
 
 
+def key_numbers(layer: KVLayer) -> np.ndarray:
+    """The first number of every token's key [blocks, block_size]: where the model keeps what it is to remember."""
+    return layer.keys[:, 0, 0] if layer.keys.ndim == 4 else layer.keys[:, 0, 0, :, 0]
+
+
 def check_cached_blocks(engine: LLMEngine) -> None:
     """Every block in the prefix cache holds the keys of the very tokens that it is found by."""
     for block, node in engine.kv.cache._nodes.items():
-        assert tuple(engine.storage.keys[0][block, 0, 0, :].astype(int)) == node.token_ids
+        assert tuple(key_numbers(engine.storage.layers[0])[block].astype(int)) == node.token_ids
 
 
 def check_batch(batch: ForwardBatch, kv: KVCacheStorage, *, is_draft: bool) -> None:

@@ -104,7 +104,7 @@ def test_p37_a_key_that_cannot_be_stored_fails_one_request_and_is_wiped() -> Non
     assert outputs["good"].outputs[0].finish_reason == "length"
     engine = make_engine()
     run(engine, {"bad": ([*PROMPT[:3], INF_TOKEN], FOREVER)})
-    assert not any(np.any(array) for array in engine.storage.keys + engine.storage.values)
+    assert not any(np.any(array) for layer in engine.storage.layers for array in (layer.keys, layer.values))
 
 
 def test_parameters_that_leave_no_token_fail_one_request() -> None:

@@ -37,7 +37,10 @@ from pellucid.sampling_params import SamplingParams
         ({"block_size": 16.0}, "block_size is 16.0, but only 16 is supported"),
         ({"seed": -1}, "seed is -1, but must be a whole number from 0 to 9223372036854775807"),
         ({"seed": True}, "seed is True, but must be"),
-        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype is 'int8', but must be one of float16, float32"),
+        (
+            {"kv_cache_dtype": "int9"},
+            "kv_cache_dtype is 'int9', but must be one of int16, float16, float32, int8, int4",
+        ),
         ({"backend": "cuda"}, "backend is 'cuda', but must be one of native, reference"),
         ({"model": ""}, "model is '', but must be"),
     ],

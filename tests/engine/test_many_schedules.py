@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from real_engines import Engines, bits, run
 
+from pellucid.config import DEFAULT_KV_CACHE_DTYPE
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.sampling_params import SamplingParams
 
@@ -26,7 +27,7 @@ DIMENSIONS: dict[str, tuple[Any, ...]] = {
     "max_num_seqs": (1, 2, 4, 8),
     "enable_prefix_caching": (True, True, False),
     "kv_cache_blocks": (4, 5, 6, 40),
-    "kv_cache_dtype": ("float16", "float16", "float16", "float32"),
+    "kv_cache_dtype": ("int16", "int16", "int16", "float16", "float32", "int8", "int4"),
 }
 """Settings of the engine and what they may be; `kv_cache_blocks` stands for kv_cache_memory_bytes."""
 CHANGES_BITS = ("kv_cache_dtype",)
@@ -79,7 +80,7 @@ class Schedules:
     def engine(self, settings: dict[str, Any]) -> LLMEngine:
         fields = dict(settings)
         if blocks := fields.pop("kv_cache_blocks", None):
-            dtype = fields.get("kv_cache_dtype", "float16")
+            dtype = fields.get("kv_cache_dtype", DEFAULT_KV_CACHE_DTYPE)
             config = self.engines.make().config
             fields["kv_cache_memory_bytes"] = config.kv_bytes_per_token(dtype) * 16 * blocks
         return self.engines.make(max_model_len=MAX_MODEL_LEN, **fields)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from real_engines import Engines, bits, run
 
-from pellucid.config import EngineArgs
+from pellucid.config import DEFAULT_KV_CACHE_DTYPE, EngineArgs
 from pellucid.engine.llm import LLM
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.output_processor import add_delta
@@ -87,7 +87,7 @@ def long_alone(engines: Engines) -> list[Any]:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_preemption_does_not_change_a_bit(engines: Engines, long_alone: list[Any], threads: int) -> None:
-    block_bytes = engines.make().config.kv_bytes_per_token("float16") * 16
+    block_bytes = engines.make().config.kv_bytes_per_token(DEFAULT_KV_CACHE_DTYPE) * 16
     engine = engines.make(
         threads=threads, max_model_len=80, max_num_batched_tokens=40, kv_cache_memory_bytes=block_bytes * 6
     )

@@ -57,7 +57,7 @@ def test_other_arithmetic_is_noticed(tmp_path: Path) -> None:
 
     def other(batch: Any, kv: Any, probe: Any = None) -> Any:
         output = forward(batch, kv, probe)
-        kv.values[0][kv.values[0].shape[0] - 1] += 1
+        kv.layers[0].values[kv.num_blocks - 1] += 1
         return output
 
     model.forward = other  # type: ignore[method-assign]

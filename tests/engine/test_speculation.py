@@ -197,7 +197,7 @@ def test_a_draft_that_cannot_be_stored_harms_nobody(token_id: int, every: int) -
     engine = told(make_engine(speculative_method="ngram"), proposer)
     assert bits(answer_of(engine, **params)) == bits(expected)
     if token_id == INF_TOKEN:
-        assert not np.any(engine.storage.keys[0][:, 0, 0] == INF_TOKEN), "its slot is wiped"
+        assert not np.any(engine.storage.layers[0].keys == INF_TOKEN), "its slot is wiped"
 
 
 def test_a_failing_step_loses_no_token_that_was_drawn() -> None:

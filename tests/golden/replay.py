@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from golden.fidelity import Fidelity, Float32Array, GoldenDocument, Int32Array, apply_head, row_chunks
 
-from pellucid.config import KVCacheDType, Precision
+from pellucid.config import DEFAULT_KV_CACHE_DTYPE, KVCacheDType, Precision
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile
 from pellucid.forward_batch import ForwardBatch
@@ -37,7 +37,11 @@ class Replay:
     """One sequence run through a decoder with its own KV cache, in blocks scattered over the cache."""
 
     def __init__(
-        self, decoder: Decoder, max_tokens: int, kv_dtype: KVCacheDType = "float16", precision: Precision = "exact"
+        self,
+        decoder: Decoder,
+        max_tokens: int,
+        kv_dtype: KVCacheDType = DEFAULT_KV_CACHE_DTYPE,
+        precision: Precision = "exact",
     ) -> None:
         config = decoder.config
         blocks = -(-max_tokens // BLOCK_SIZE)
@@ -73,7 +77,7 @@ def replay(
     decoder: Decoder,
     token_ids: Int32Array,
     chunks: Iterable[int],
-    kv_dtype: KVCacheDType = "float16",
+    kv_dtype: KVCacheDType = DEFAULT_KV_CACHE_DTYPE,
     probe: Probe | None = None,
 ) -> Float32Array:
     """The final norm's output [T, d] of a whole document, run in chunks of the given sizes.

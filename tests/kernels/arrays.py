@@ -9,8 +9,10 @@ import numpy as np
 from pellucid.formats.block_types import BLOCK_TYPES_BY_NAME, BlockType
 from pellucid.formats.dequantize import dequantize
 from pellucid.forward_batch import ForwardBatch
+from pellucid.kernels import kv_codes
 from pellucid.kernels.backend import Matrix, Step, WeightPart
 from pellucid.kernels.native import NativeBackend
+from pellucid.kv_cache.storage import KVCacheStorage, KVLayer
 
 SERVED_TYPES = [t for t in BLOCK_TYPES_BY_NAME.values() if t.served]
 
@@ -53,13 +55,27 @@ def plain(part: WeightPart) -> np.ndarray:
 class Attention:
     """A cache with several sequences in scattered blocks, and one step's rows."""
 
-    keys: np.ndarray
-    values: np.ndarray
+    storage: KVCacheStorage
     batch: ForwardBatch
     qkv: np.ndarray
     heads: int
     kv_heads: int
     head_dim: int
+    value_dim: int
+
+    def fresh_layer(self) -> KVLayer:
+        """The cache as it was before this step, in memory of its own."""
+        old = self.storage
+        new = KVCacheStorage(
+            1, old.num_blocks, old.num_kv_heads, old.head_dim, dtype=old.dtype, value_dim=old.value_dim
+        )
+        for to, given in zip(arrays_of(new.layers[0]), arrays_of(old.layers[0]), strict=True):
+            to[:] = given
+        return new.layers[0]
+
+
+def arrays_of(layer: KVLayer) -> list[np.ndarray]:
+    return [a for a in (layer.keys, layer.values, layer.scales, layer.factors) if a is not None]
 
 
 def random_attention(
@@ -70,12 +86,19 @@ def random_attention(
     kv_heads: int,
     head_dim: int,
     dtype: str = "float16",
+    value_dim: int | None = None,
 ) -> Attention:
-    """Sequences given as (tokens already cached, rows of this step); unused cache entries are NaN."""
+    """Sequences given as (tokens already cached, rows of this step); what is unused in the cache is NaN, or codes that
+    mean nothing with scales that are NaN."""
     max_blocks = max(-(-(cached + rows) // 16) for cached, rows in spans)
     num_blocks = sum(-(-(cached + rows) // 16) for cached, rows in spans) + 3
-    keys = np.full((num_blocks, kv_heads, head_dim, 16), np.nan, dtype=dtype)
-    values = np.full((num_blocks, kv_heads, 16, head_dim), np.nan, dtype=dtype)
+    storage = KVCacheStorage(1, num_blocks, kv_heads, head_dim, dtype=dtype, value_dim=value_dim)  # type: ignore[arg-type]
+    layer, value_dim = storage.layers[0], storage.value_dim
+    for array in arrays_of(layer):
+        if np.issubdtype(array.dtype, np.floating):
+            array[:] = np.nan
+        else:
+            array[:] = rng.integers(np.iinfo(array.dtype).min, np.iinfo(array.dtype).max, array.shape, endpoint=True)
     order = rng.permutation(num_blocks)
     table = np.zeros((len(spans), max_blocks), dtype=np.int32)
     positions, slots, starts, lengths = [], [], [0], []
@@ -85,15 +108,18 @@ def random_attention(
         blocks = order[used : used + -(-total // 16)]
         used += len(blocks)
         table[i, : len(blocks)] = blocks
-        for t in range(cached):
-            keys[blocks[t // 16], :, :, t % 16] = rng.standard_normal((kv_heads, head_dim))
-            values[blocks[t // 16], :, t % 16] = rng.standard_normal((kv_heads, head_dim))
+        if cached:
+            k = rng.standard_normal((cached, kv_heads, head_dim)).astype(np.float32)
+            v = rng.standard_normal((cached, kv_heads, value_dim)).astype(np.float32)
+            at = np.arange(cached)
+            assert kv_codes.store(layer, blocks[at // 16], at % 16, k, v).all()
         positions += range(cached, total)
         slots += [int(blocks[t // 16]) * 16 + t % 16 for t in range(cached, total)]
         starts.append(starts[-1] + rows)
         lengths.append(total)
     count = starts[-1]
-    qkv = rng.standard_normal((count, (heads + 2 * kv_heads) * head_dim)).astype(np.float32)
+    width = (heads + kv_heads) * head_dim + kv_heads * value_dim
+    qkv = rng.standard_normal((count, width)).astype(np.float32)
     batch = ForwardBatch(
         token_ids=np.zeros(count, dtype=np.int32),
         positions=np.array(positions, dtype=np.int32),
@@ -102,7 +128,7 @@ def random_attention(
         seq_lens=np.array(lengths, dtype=np.int32),
         block_table=table,
     )
-    return Attention(keys, values, batch, qkv, heads, kv_heads, head_dim)
+    return Attention(storage, batch, qkv, heads, kv_heads, head_dim, value_dim)
 
 
 def block_type(name: str) -> BlockType:

@@ -22,7 +22,7 @@ VOCAB = 1000
 
 
 def empty(num_blocks: int = 24) -> tuple[KVCacheManager, KVCacheStorage]:
-    return KVCacheManager(num_blocks), KVCacheStorage(2, num_blocks, 1, 4)
+    return KVCacheManager(num_blocks), KVCacheStorage(2, num_blocks, 1, 4, dtype="float16")
 
 
 def filled(rng: random.Random, num_sequences: int = 5) -> tuple[KVCacheManager, KVCacheStorage]:
@@ -101,8 +101,9 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(KVCacheFileError, match="saved with another kv, so it is not used"):
         load_cache(tmp_path / "cache", other, others_storage, {**SETTINGS, "kv": "float32"}, VOCAB)
     assert len(other.cache) == 0
+    other_size = KVCacheStorage(3, 24, 1, 4, dtype="float16")
     with pytest.raises(KVCacheFileError, match="not of this cache's size"):
-        load_cache(tmp_path / "cache", KVCacheManager(24), KVCacheStorage(3, 24, 1, 4), SETTINGS, VOCAB)
+        load_cache(tmp_path / "cache", KVCacheManager(24), other_size, SETTINGS, VOCAB)
 
 
 @given(st.integers(0, 2**32))

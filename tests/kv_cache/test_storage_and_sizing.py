@@ -7,11 +7,12 @@ import resource
 import numpy as np
 import pytest
 
-from pellucid.config import EngineArgs, ModelConfig, RopeConfig
+from pellucid.config import KV_CACHE_DTYPES, EngineArgs, KVCacheDType, ModelConfig, RopeConfig, kv_head_bytes
 from pellucid.errors import InvalidParameterError
+from pellucid.kernels import kv_codes
 from pellucid.kv_cache import sizing
 from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
-from pellucid.kv_cache.storage import KVCacheStorage
+from pellucid.kv_cache.storage import KVCacheStorage, KVLayer
 
 
 def config(context_length: int = 2048) -> ModelConfig:
@@ -31,40 +32,82 @@ def config(context_length: int = 2048) -> ModelConfig:
     )
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_arrays_are_as_declared(dtype: str) -> None:
-    storage = KVCacheStorage(2, 5, 3, 8, dtype=dtype)  # type: ignore[arg-type]
-    for keys, values in zip(storage.keys, storage.values, strict=True):
-        assert keys.shape == (5, 3, 8, 16)
-        assert values.shape == (5, 3, 16, 8)
-        assert keys.dtype == values.dtype == np.dtype(dtype)
-        for array in (keys, values):
+def arrays_of(layer: KVLayer) -> list[np.ndarray]:
+    return [array for array in (layer.keys, layer.values, layer.scales, layer.factors) if array is not None]
+
+
+SHAPES = {
+    "float16": {"keys": (5, 3, 32, 16), "values": (5, 3, 16, 48)},
+    "float32": {"keys": (5, 3, 32, 16), "values": (5, 3, 16, 48)},
+    "int16": {"keys": (5, 3, 16, 16, 2), "values": (5, 3, 8, 48, 2), "scales": (5, 3, 2, 16)},
+    "int8": {"keys": (5, 3, 16, 16, 2), "values": (5, 3, 8, 48, 2), "scales": (5, 3, 2, 16)},
+    "int4": {"keys": (5, 3, 16, 16), "values": (5, 3, 16, 24), "scales": (5, 3, 2, 16), "factors": (5, 3, 5, 16)},
+}
+
+
+@pytest.mark.parametrize("dtype", KV_CACHE_DTYPES)
+def test_arrays_are_as_declared(dtype: KVCacheDType) -> None:
+    storage = KVCacheStorage(2, 5, 3, 32, dtype=dtype, value_dim=48)
+    per_token = 2 * 3 * (kv_head_bytes(dtype, 32) + kv_head_bytes(dtype, 48))
+    assert storage.nbytes == 5 * 16 * per_token
+    for layer in storage.layers:
+        assert (layer.head_dim, layer.value_dim) == (32, 48)
+        shapes = {name: getattr(layer, name) for name in ("keys", "values", "scales", "factors")}
+        assert {name: a.shape for name, a in shapes.items() if a is not None} == SHAPES[dtype]
+        for array in arrays_of(layer):
             assert array[0].flags.c_contiguous
-            assert array.strides[0] == storage.block_stride == 2 * 2 * 3 * 8 * 16 * array.itemsize
-        assert keys.flags.writeable
-        assert not keys.any()
-    assert storage.nbytes == sum(a.nbytes for a in storage.keys + storage.values)
-    storage.keys[0][:] = 1
-    assert not storage.keys[1].any()
-    assert not storage.values[0].any(), "arrays do not overlap"
+            assert array.strides[0] == storage.block_stride == 16 * per_token
+            assert array.flags.writeable
+            assert not array.any()
+    arrays = [array for layer in storage.layers for array in arrays_of(layer)]
+    assert storage.nbytes == sum(array.nbytes for array in arrays)
+    for i, array in enumerate(arrays):
+        array[:] = i + 1
+    assert all((array == i + 1).all() for i, array in enumerate(arrays)), "arrays do not overlap"
 
 
-def test_clear_zeroes_the_given_blocks_in_every_layer() -> None:
-    storage = KVCacheStorage(2, 4, 1, 2)
-    for array in storage.keys + storage.values:
-        array[:] = np.nan
+def test_a_type_that_does_not_fit_the_heads_is_refused() -> None:
+    KVCacheStorage(1, 1, 1, 24, dtype="int8")
+    with pytest.raises(InvalidParameterError, match="int4, but needs heads of a multiple of 16 numbers") as caught:
+        KVCacheStorage(1, 1, 1, 24, dtype="int4")
+    assert caught.value.field == "kv_cache_dtype"
+
+
+@pytest.mark.parametrize("dtype", KV_CACHE_DTYPES)
+def test_clear_zeroes_the_given_blocks_in_every_layer(dtype: KVCacheDType) -> None:
+    storage = KVCacheStorage(2, 4, 1, 16, dtype=dtype)
+    arrays = [array for layer in storage.layers for array in arrays_of(layer)]
+    for array in arrays:
+        array[:] = np.nan if array.dtype.kind == "f" else 3
     storage.clear([1, 3])
-    for array in storage.keys + storage.values:
+    for array in arrays:
         assert not array[[1, 3]].any()
-        assert np.isnan(array[[0, 2]]).all()
+        assert array[[0, 2]].all()
+
+
+@pytest.mark.parametrize("dtype", KV_CACHE_DTYPES)
+def test_clear_slots_zeroes_single_tokens(dtype: KVCacheDType) -> None:
+    """As if they had never been stored: what the other tokens of the blocks hold does not change."""
+    rng = np.random.default_rng(3)
+    k, v = rng.standard_normal((2, 64, 1, 32)).astype(np.float32)
+    storages = [KVCacheStorage(2, 4, 1, 32, dtype=dtype) for _ in range(2)]
+    wiped = [3, 4, 17, 63]
+    for storage, slots in zip(storages, (np.arange(64), np.setdiff1d(np.arange(64), wiped)), strict=True):
+        for layer in storage.layers:
+            kv_codes.store(layer, slots // 16, slots % 16, k[slots], v[slots])
+    storages[0].clear_slots(wiped)
+    for first, second in zip(*(storage.layers for storage in storages), strict=True):
+        for ours, expected in zip(arrays_of(first), arrays_of(second), strict=True):
+            assert np.array_equal(ours, expected)
 
 
 def test_unwritten_blocks_cost_no_memory() -> None:
     storage = KVCacheStorage(30, 4096, 3, 64)
     assert storage.nbytes > 10**9
     before = _resident()
-    for array in storage.keys + storage.values:
-        array[:2] = 1
+    for layer in storage.layers:
+        for array in arrays_of(layer):
+            array[:2] = 1
     grown = _resident() - before
     assert grown < 4 * 30 * 2 * 2 * 3 * 64 * 16 * 2 + 2 * 2**20, f"two blocks cost {grown} bytes"
 
@@ -76,7 +119,7 @@ def _resident() -> int:
 
 def test_default_pool_is_four_requests_or_two_gib() -> None:
     assert resolve_num_blocks(config(), EngineArgs(), 2048) == 4 * 128
-    block_bytes = config().kv_bytes_per_token("float16") * 16
+    block_bytes = config().kv_bytes_per_token(EngineArgs().kv_cache_dtype) * 16
     assert resolve_num_blocks(config(), EngineArgs(), 65536) == 2 * 1024**3 // block_bytes
     assert resolve_num_blocks(config(), EngineArgs(), 131072) == 8192, "never less than one request"
 
@@ -92,7 +135,7 @@ def test_pool_of_given_bytes() -> None:
 
 def test_a_request_larger_than_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizing, "machine_memory_bytes", lambda: 10**6)
-    with pytest.raises(InvalidParameterError, match=r"set max_model_len to 43 or less") as caught:
+    with pytest.raises(InvalidParameterError, match=r"set max_model_len to 42 or less") as caught:
         resolve_num_blocks(config(), EngineArgs(), 2048)
     assert caught.value.field == "max_model_len"
 

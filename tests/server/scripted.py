@@ -45,7 +45,7 @@ class ScriptedModel(mock_model.MockModel):  # type: ignore[misc]
         output: ForwardOutput = super().forward(batch, kv, probe)
         for s, seq_len in enumerate(batch.seq_lens):
             table = batch.block_table[s, : -(-int(seq_len) // kv.block_size)]
-            tokens = kv.keys[0][table, 0, 0, :].reshape(-1)[:seq_len].astype(np.int64).tolist()
+            tokens = mock_model.key_numbers(kv.layers[0])[table].reshape(-1)[:seq_len].astype(np.int64).tolist()
             first, end = int(batch.query_start_loc[s]), int(batch.query_start_loc[s + 1])
             for row in range(max(first, end - MAX_DRAWN), end):
                 output.hidden[row] = (_next_token(tokens[: len(tokens) - (end - 1 - row)]), 0, 0)

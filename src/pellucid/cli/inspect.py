@@ -11,7 +11,7 @@ from pellucid.cli import console
 from pellucid.cli.console import plural
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import local_path
-from pellucid.config import KV_CACHE_DTYPES, KV_DTYPE_BYTES, PRECISION_KL, EngineArgs, ModelConfig
+from pellucid.config import KV_CACHE_DTYPES, KV_DTYPE_BITS, PRECISION_KL, EngineArgs, ModelConfig, kv_head_bytes
 from pellucid.errors import BackendError, InvalidParameterError
 from pellucid.model_store.progress import format_bytes
 
@@ -95,7 +95,8 @@ def _memory(config: ModelConfig) -> dict[str, Any]:
     """Weights, and KV bytes per token and for the whole context, for each KV type."""
     kv = {
         dtype: {
-            "bytes_per_number": KV_DTYPE_BYTES[dtype],
+            "bits_per_number": KV_DTYPE_BITS[dtype],
+            "bytes_per_head": kv_head_bytes(dtype, config.head_dim),
             "bytes_per_token": config.kv_bytes_per_token(dtype),
             "bytes_full_context": config.kv_bytes_per_token(dtype) * config.context_length,
         }
@@ -214,8 +215,7 @@ def _memory_rows(config: ModelConfig) -> list[tuple[str, str]]:
         per_token = config.kv_bytes_per_token(dtype)
         formula = (
             f"2 · {plural(config.num_layers, 'layer')} · {plural(config.num_kv_heads, 'KV head')} · "
-            f"{config.head_dim} head_dim · "
-            f"{KV_DTYPE_BYTES[dtype]} bytes = {per_token} bytes a token, "
+            f"{kv_head_bytes(dtype, config.head_dim)} bytes = {per_token} bytes a token, "
             f"{format_bytes(per_token * config.context_length)} for {config.context_length} tokens"
         )
         rows.append((f"KV {dtype}", formula))

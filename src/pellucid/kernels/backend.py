@@ -1,14 +1,15 @@
 """The operations of a decoder, as a protocol. Every backend offers exactly these.
 
-Shapes: T rows of a step, d = hidden_size, H query heads, G KV heads, D = head_dim. All arrays are float32 and
-C-contiguous unless said otherwise. Operations write into the array named `out`, or add to `residual`.
+Shapes: T rows of a step, d = hidden_size, H query heads, G KV heads, D = head_dim (Dv that of values, if another).
+All arrays are float32 and C-contiguous unless said otherwise. Operations write into the array named `out`, or add to
+`residual`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from pellucid.config import Activation
 from pellucid.formats.block_types import BlockType
 from pellucid.forward_batch import ForwardBatch
+from pellucid.kv_cache.storage import KVLayer
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -98,8 +100,8 @@ class Backend(Protocol):
         """Pack the parts, which have equal columns, into one matrix. The parts' data may be dropped afterwards."""
         ...
 
-    def layer_cache(self, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> LayerCache:
-        """Bind the arrays of one layer: keys [blocks, G, D, block_size], values [blocks, G, block_size, D]."""
+    def layer_cache(self, layer: KVLayer) -> LayerCache:
+        """Bind the arrays of one layer."""
         ...
 
     def step(self, batch: ForwardBatch) -> Step:
@@ -176,7 +178,7 @@ class Backend(Protocol):
         step: Step,
         cache: LayerCache,
     ) -> None:
-        """Normalise (where weights are given) and rotate q and k of qkv [T, (H + 2 G) · D] in place, store k and v.
+        """Normalise (where weights are given) and rotate q, k of qkv [T, (H + G) · D + G · Dv] in place; store k, v.
 
         cosine and sine are [T, pairs]; pair i of a head is (x[i], x[i + pairs]). Sets `step.nonfinite[t]` where a
         number of row t is not finite as stored.
@@ -193,7 +195,7 @@ class Backend(Protocol):
         out: Float32Array,
     ) -> None:
         """out[t] = softmax(scale · q · Kᵀ) · V over the positions row t sees: its own and those before, `window` of
-        them at most; query head h reads KV head h // (H / G) (Ainslie et al. 2023, GQA). out [T, H · D].
+        them at most; query head h reads KV head h // (H / G) (Ainslie et al. 2023, GQA). out [T, H · Dv].
         `AttentionParams` says what else happens to the scores."""
         ...
 

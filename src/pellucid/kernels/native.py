@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from pellucid.config import Activation
 from pellucid.errors import BackendError, UnsupportedModelError
 from pellucid.forward_batch import ForwardBatch
 from pellucid.kernels.backend import AttentionParams, Float32Array, LayerCache, Matrix, Step, WeightPart
+from pellucid.kv_cache.storage import KVLayer
 
 try:
     from pellucid.kernels import _native  # type: ignore[attr-defined]
@@ -22,6 +23,8 @@ except ImportError as error:  # pragma: no cover - a broken installation
         "or use the reference backend"
     ) from None
 
+_NO_SCALES = np.empty((0, 0, 0, 0), dtype=np.float32)
+_NO_FACTORS = np.empty((0, 0, 0, 0), dtype=np.uint8)
 _ACTIVATION_CODES: dict[Activation, int] = {
     "silu": 0,
     "gelu_tanh": 1,
@@ -90,9 +93,11 @@ class NativeBackend:
         except ValueError as error:
             raise UnsupportedModelError(f"tensor {parts[0].name} can not be packed: {error}") from None
 
-    def layer_cache(self, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> LayerCache:
+    def layer_cache(self, layer: KVLayer) -> LayerCache:
+        scales = _NO_SCALES if layer.scales is None else layer.scales
+        factors = _NO_FACTORS if layer.factors is None else layer.factors
         try:
-            return cast(LayerCache, _native.LayerCache(keys, values))
+            return cast(LayerCache, _native.LayerCache(layer.keys, layer.values, scales, factors))
         except ValueError as error:
             raise UnsupportedModelError(f"the KV cache does not fit the native backend: {error}") from None
 
@@ -137,7 +142,10 @@ class NativeBackend:
         cache: LayerCache,
         out: Float32Array,
     ) -> None:
-        self._runtime.attention(qkv, heads, params.window or 0, params.scale, step, cache, out)
+        self._runtime.attention(
+            qkv, heads, params.window or 0, params.scale, params.causal, step, cache, out,
+            params.softcap, params.sinks, params.slopes,
+        )  # fmt: skip
 
 
 class NativeSampling:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,9 @@ import numpy.typing as npt
 from pellucid.config import Activation
 from pellucid.formats.dequantize import dequantize
 from pellucid.forward_batch import ForwardBatch
+from pellucid.kernels import kv_codes
 from pellucid.kernels.backend import AttentionParams, Float32Array, LayerCache, Matrix, Step, WeightPart
+from pellucid.kv_cache.storage import KVLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,7 @@ class ReferenceMatrix:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceCache:
-    keys: npt.NDArray[Any]
-    values: npt.NDArray[Any]
+    layer: KVLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +140,8 @@ class ReferenceBackend:
             blocks.append(weights if part.row_order is None else weights[part.row_order])
         return ReferenceMatrix(blocks[0] if len(blocks) == 1 else np.concatenate(blocks))
 
-    def layer_cache(self, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> LayerCache:
-        return ReferenceCache(keys, values)
+    def layer_cache(self, layer: KVLayer) -> LayerCache:
+        return ReferenceCache(layer)
 
     def step(self, batch: ForwardBatch) -> Step:
         return ReferenceStep(batch, np.zeros(len(batch.token_ids), dtype=np.bool_))
@@ -207,18 +208,12 @@ class ReferenceBackend:
     ) -> None:
         assert isinstance(step, ReferenceStep)
         assert isinstance(cache, ReferenceCache)
-        kv_heads, head_dim, block_size = cache.keys.shape[1:]
-        per_head = qkv.reshape(len(qkv), -1, head_dim)
-        q, k, v = np.split(per_head, [heads, heads + kv_heads], axis=1)
+        layer = cache.layer
+        q, k, v = _heads(qkv, heads, layer)
         q[:] = rotate(q if q_norm is None else rms_norm(q, q_norm, eps), cosine, sine)
         k[:] = rotate(k if k_norm is None else rms_norm(k, k_norm, eps), cosine, sine)
-        block, offset = np.divmod(step.batch.slot_mapping, block_size)
-        with np.errstate(over="ignore"):  # a number too large for float16 becomes infinite and is reported below
-            cache.keys[block, :, :, offset] = k
-            cache.values[block, :, offset] = v
-        stored = cache.keys[block, :, :, offset], cache.values[block, :, offset]
-        for part in stored:
-            step.nonfinite[:] |= ~np.isfinite(part).all(axis=(1, 2))
+        block, offset = np.divmod(step.batch.slot_mapping, layer.keys.shape[3])
+        step.nonfinite[:] |= ~kv_codes.store(layer, block, offset, k, v)
 
     def attention(
         self,
@@ -231,13 +226,14 @@ class ReferenceBackend:
     ) -> None:
         assert isinstance(step, ReferenceStep)
         assert isinstance(cache, ReferenceCache)
-        batch = step.batch
-        kv_heads, head_dim = cache.keys.shape[1], cache.keys.shape[2]
-        q = qkv.reshape(len(qkv), -1, head_dim)[:, :heads]
-        result = out.reshape(len(out), heads, head_dim)
+        batch, layer = step.batch, cache.layer
+        kv_heads = layer.keys.shape[1]
+        q, _, _ = _heads(qkv, heads, layer)
+        result = out.reshape(len(out), heads, layer.value_dim)
         for sequence, length in enumerate(batch.seq_lens):
             rows = slice(batch.query_start_loc[sequence], batch.query_start_loc[sequence + 1])
-            keys, values = _gather(cache, batch.block_table[sequence], int(length))
+            blocks = batch.block_table[sequence][: -(-int(length) // layer.keys.shape[3])]
+            keys, values = kv_codes.gather(layer, blocks, int(length))
             positions = batch.positions[rows, None]
             distance = positions - np.arange(length)[None, :]
             visible = distance >= 0 if params.causal else np.ones_like(distance, dtype=np.bool_)
@@ -245,7 +241,7 @@ class ReferenceBackend:
                 visible &= distance < params.window
             for head in range(heads):
                 kv_head = head // (heads // kv_heads)
-                scores = np.float32(params.scale) * (q[rows, head] @ keys[kv_head])
+                scores = np.float32(params.scale) * (q[rows, head] @ keys[kv_head].T)
                 if params.softcap is not None:
                     scores = np.float32(params.softcap) * np.tanh(scores / np.float32(params.softcap))
                 if params.slopes is not None:
@@ -264,12 +260,9 @@ def _weights(matrix: Matrix) -> Float32Array:
     return matrix.weights
 
 
-def _gather(cache: ReferenceCache, table: npt.NDArray[np.int32], length: int) -> tuple[Float32Array, Float32Array]:
-    """Keys [G, D, length] and values [G, length, D] of one sequence, out of its blocks."""
-    block_size = cache.keys.shape[3]
-    blocks = table[: -(-length // block_size)]
-    keys = np.moveaxis(cache.keys[blocks], 0, 2)  # [G, D, blocks, block_size]
-    values = np.moveaxis(cache.values[blocks], 0, 1)  # [G, blocks, block_size, D]
-    flat_keys = keys.reshape(keys.shape[0], keys.shape[1], -1)[..., :length]
-    flat_values = values.reshape(values.shape[0], -1, values.shape[3])[:, :length]
-    return flat_keys.astype(np.float32), flat_values.astype(np.float32)
+def _heads(qkv: Float32Array, heads: int, layer: KVLayer) -> tuple[Float32Array, Float32Array, Float32Array]:
+    """Views of the rows' queries [T, H, D], keys [T, G, D] and values [T, G, Dv]."""
+    kv_heads = layer.keys.shape[1]
+    q_end, k_end = heads * layer.head_dim, (heads + kv_heads) * layer.head_dim
+    q, k, v = qkv[:, :q_end], qkv[:, q_end:k_end], qkv[:, k_end:]
+    return q.reshape(len(q), heads, -1), k.reshape(len(k), kv_heads, -1), v.reshape(len(v), kv_heads, -1)

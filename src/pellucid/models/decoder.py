@@ -6,14 +6,15 @@ between families is in `ModelConfig` and in which weights there are; what differ
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from pellucid.config import ModelConfig, RopeConfig
 from pellucid.forward_batch import ForwardBatch, ForwardOutput
 from pellucid.kernels.backend import AttentionParams, Backend, Float32Array, LayerCache, Step
+from pellucid.kv_cache.storage import KVLayer
 from pellucid.models.experts import add_experts
 from pellucid.models.latent_attention import latent_attention
 from pellucid.models.rotary import RotaryTable, alibi_slopes, sinusoidal_rows
@@ -39,9 +40,7 @@ class KVArrays(Protocol):
     """What the decoder needs of a `KVCacheStorage`."""
 
     @property
-    def keys(self) -> list[npt.NDArray[Any]]: ...
-    @property
-    def values(self) -> list[npt.NDArray[Any]]: ...
+    def layers(self) -> Sequence[KVLayer]: ...
 
 
 class Decoder:
@@ -261,7 +260,7 @@ class Decoder:
 
     def _layer_caches(self, kv: KVArrays) -> list[LayerCache]:
         if kv is not self._bound_kv:
-            self._caches = [self.backend.layer_cache(k, v) for k, v in zip(kv.keys, kv.values, strict=True)]
+            self._caches = [self.backend.layer_cache(layer) for layer in kv.layers]
             self._bound_kv = kv
         return self._caches
 

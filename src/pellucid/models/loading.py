@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pellucid.config import BLOCK_SIZE, ModelConfig, RopeConfig, RopeScaling
+from pellucid.config import ModelConfig, RopeConfig, RopeScaling
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile
 from pellucid.formats.safetensors import read_folder, read_json
 from pellucid.kernels.backend import Backend
+from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.models.architectures.base import GGUFForm, HFForm
 from pellucid.models.architectures.keys import JSONConfig, Keys, Metadata
 from pellucid.models.architectures.registry import find_gguf, find_hf
@@ -164,9 +165,8 @@ def _check_frequencies(rope: RopeConfig | None, keys: Keys, context_length: int)
 
 def _check_cache(config: ModelConfig, backend: Backend, file_name: str) -> None:
     """Whether the backend can keep heads of this size: better now than after the weights, at the first token."""
-    keys = np.zeros((1, config.num_kv_heads, config.head_dim, BLOCK_SIZE), dtype=np.float16)
     try:
-        backend.layer_cache(keys, np.ascontiguousarray(keys.swapaxes(2, 3)))
+        backend.layer_cache(KVCacheStorage(1, 1, config.num_kv_heads, config.head_dim, dtype="float16").layers[0])
     except UnsupportedModelError as error:
         raise UnsupportedModelError(
             f"{file_name}: head_dim is {config.head_dim}: {error} (the reference backend takes any)"
