@@ -17,7 +17,7 @@ LAYERS: dict[str, int] = {
     **dict.fromkeys(("formats", "model_store", "tokenizer", "kernels", "kv_cache"), 1),
     **dict.fromkeys(("models", "sampling"), 2),
     "engine": 3,
-    **dict.fromkeys(("cli", "server", "__main__"), 4),
+    **dict.fromkeys(("cli", "glass", "server", "__main__"), 4),
 }
 
 

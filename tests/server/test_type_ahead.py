@@ -127,7 +127,7 @@ def test_a_bad_message_is_refused_and_the_next_one_counts(server: RunningServer)
 def test_who_may_connect(server: RunningServer, headers: dict[str, str], may: bool) -> None:
     from starlette.datastructures import Headers
 
-    from pellucid.server.prefill import may_connect
+    from pellucid.server.origins import may_connect
 
     own = {"host": f"127.0.0.1:{server.port}", **{k.lower(): v.format(port=server.port) for k, v in headers.items()}}
     assert may_connect(Headers(own), server.settings) == may

@@ -16,6 +16,7 @@ from pellucid.server.document import describe
 from pellucid.server.gate import NOTES, OPEN_PATHS, Gate
 from pellucid.server.metrics import Metrics
 from pellucid.server.models import ModelPool
+from pellucid.server.playground import playground_router
 from pellucid.server.prefill import PrefillRoutes
 from pellucid.server.routes import Routes
 from pellucid.server.settings import DEFAULTS, ServerSettings
@@ -38,6 +39,7 @@ def create_app(
     )
     app.include_router(routes.router())
     app.include_router(PrefillRoutes(models, settings).router())
+    app.include_router(playground_router())
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     app.add_exception_handler(ApiError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_http)

@@ -23,12 +23,15 @@ from pellucid.server.api_errors import ApiError, api_error
 from pellucid.server.logs import Log
 from pellucid.server.metrics import Metrics
 from pellucid.server.models import ON_END, end
+from pellucid.server.origins import is_foreign_page
 from pellucid.server.settings import ServerSettings
 from pellucid.server.tracing import Tracing
 from pellucid.server.wire import JsonResponse
 
 OPEN_PATHS = frozenset(("/health", "/ready", "/version"))
 """What needs no API key: what a load balancer asks."""
+SHELL_PATHS = frozenset(("/", "/glass/playground.js", "/glass/style.css"))
+"""The playground's page without any data: a browser cannot send a key when it opens an address."""
 NOTES = "pellucid.notes"
 """Key of the ASGI scope under which a route leaves what the access log should have."""
 FOLLOWED = "pellucid.followed"
@@ -118,8 +121,8 @@ class Gate:
                 raise ClientStalledError(f"the client has read nothing for {WRITE_SECONDS:g} s") from None
 
         try:
-            if scope["path"] not in OPEN_PATHS and not self._may_enter(scope, headers):
-                refusal = unauthorized()
+            refusal = self._refusal(scope, headers)
+            if refusal is not None:
                 notes["error"] = refusal.code
                 response = JsonResponse(refusal.body, refusal.status, refusal.headers)
                 await response(scope, receive, send_with_id)
@@ -135,6 +138,17 @@ class Gate:
         finally:
             end(scope)
             self._note_end(scope, request_id, status, span)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
+        if is_foreign_page(scope["method"], headers, self._settings):
+            return ApiError(
+                403,
+                "a web page of another origin may not do this: --cors-origin names those that may",
+                code="foreign_origin",
+            )
+        if scope["path"] in OPEN_PATHS | SHELL_PATHS or self._may_enter(scope, headers):
+            return None
+        return unauthorized()
 
     def _may_enter(self, scope: Scope, headers: Headers) -> bool:
         if not self._settings.api_key:

@@ -13,10 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request, WebSocket
-from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
@@ -30,6 +28,7 @@ from pellucid.server.fields import CHAT, Schema
 from pellucid.server.gate import KEY, NOTES, client_of, matching_key, unauthorized
 from pellucid.server.messages import check_messages
 from pellucid.server.models import ModelPool
+from pellucid.server.origins import may_connect
 from pellucid.server.parsing import cache_salt_of, chat_prompt, template_options
 from pellucid.server.settings import ServerSettings
 from pellucid.server.tools import parse_tools
@@ -39,7 +38,6 @@ HELD_BACK_TOKENS = 8
 """Tokens at the end of a text that is still being typed which are not computed yet."""
 HELLO_SECONDS = 10.0
 """What a WebSocket's first message may take."""
-LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 _POLICY_VIOLATION = 1008
 _TEMPLATE = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 _SETTLED = ("model", "cache_salt", "user", "tools", "tool_choice", "chat_template_kwargs")
@@ -224,25 +222,6 @@ class _Typist:
 
     async def _refuse(self, error: ApiError) -> None:
         await self._send({"type": "error", **error.body})
-
-
-def may_connect(headers: Headers, settings: ServerSettings) -> bool:
-    """Whether a page of the origin that the browser names may open a WebSocket here.
-
-    Browsers open WebSockets to any address without asking; only the headers tell. A page of this server may, and one of
-    a --cors-origin. On a loopback address the Host must be a loopback name too, or a foreign name that was made to
-    point here would pass for this server's own.
-    """
-    host = headers.get("host", "")
-    try:
-        name = urlsplit(f"//{host}").hostname
-        origin = headers.get("origin")
-        its_own = origin is None or urlsplit(origin).netloc == host
-    except ValueError:
-        return False
-    if settings.host in LOOPBACK and name not in LOOPBACK:
-        return False
-    return its_own or "*" in settings.cors_origin or origin in settings.cors_origin
 
 
 def _check_prompt(body: Mapping[str, Any], prompt: Any, is_typed: bool) -> None:

@@ -1,0 +1,124 @@
+"use strict";
+/* Small things that every part of the page uses. Text of a model only ever goes through textContent. */
+
+const store = {
+  get(key) { try { return localStorage.getItem("pellucid." + key); } catch { return null; } },
+  set(key, value) { try { localStorage.setItem("pellucid." + key, value); } catch { /* a page may be denied storage */ } },
+};
+
+let language = store.get("language") || ((navigator.language || "en").startsWith("zh") ? "zh" : "en");
+
+/** The text of `key` in the page's language; {names} are replaced. */
+function t(key, values = {}) {
+  const pair = TEXTS[key];
+  const text = pair ? pair[language === "zh" ? 1 : 0] : key;
+  return text.replace(/\{(\w+)\}/g, (all, name) => (name in values ? String(values[name]) : all));
+}
+
+/** An element: h("td", {class: "n"}, "text", child). Strings become text nodes, never markup. */
+function h(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  return fill(element, attributes, children);
+}
+
+/** The same for SVG. */
+function s(name, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key === "style") for (const [name, it] of Object.entries(value)) element.style.setProperty(name, it);
+    else if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** Where a number comes from: measured, recomputed or derived; told by word and border, not by colour alone. */
+function badge(kind) {
+  return h("span", { class: `badge ${kind}`, title: t("badge." + kind + ".title") }, t("badge." + kind));
+}
+
+const number = (value) => (typeof value === "string" ? Number(value.replace("Infinity", "Infinity")) : value);
+
+/** A number as people read it; what is not finite keeps its name. */
+function show(value, digits = 4) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "string") return value;
+  if (!Number.isFinite(value)) return String(value);
+  if (Number.isInteger(value)) return value.toLocaleString("en-US");
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-4 || size >= 1e7)) return value.toExponential(2);
+  return String(Number(value.toPrecision(digits)));
+}
+const ms = (ns) => (ns === null || ns === undefined ? "–" : `${show(ns / 1e6, 4)} ms`);
+const percent = (p) => (p >= 0.9995 ? "100 %" : p < 0.0005 && p > 0 ? "<0.1 %" : `${(100 * p).toFixed(1)} %`);
+function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let place = 0;
+  while (Math.abs(value) >= 1000 && place < 4) { value /= 1000; place += 1; }
+  return `${place ? value.toFixed(1) : value} ${units[place]}`;
+}
+
+function fromBase64(text) {
+  const raw = atob(text || "");
+  return Uint8Array.from(raw, (letter) => letter.charCodeAt(0));
+}
+
+const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;
+
+/** Text with what cannot be seen made visible: spaces as ·, controls and direction marks by name. */
+function visible(text) {
+  return text.replace(HIDDEN, (letter) => {
+    const code = letter.codePointAt(0);
+    if (letter === "\n") return "↵";
+    if (letter === "\t") return "⇥";
+    if (code < 32) return String.fromCodePoint(0x2400 + code);
+    return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  }).replace(/ /g, "·");
+}
+
+/** A token's bytes as text; where they are no whole characters, as ⟨F0 9F⟩. */
+function pieceText(data) {
+  if (!data.length) return "∅";
+  try {
+    return visible(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(data));
+  } catch {
+    return `⟨${hex(data)}⟩`;
+  }
+}
+const hex = (data) => Array.from(data, (byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join(" ");
+
+/** A table with a caption; cells are text or elements, numbers go right. */
+function table(caption, heads, rows, attributes = {}) {
+  const cell = (name, value) => {
+    const wrapped = value !== null && typeof value === "object" && !(value instanceof Node) && "is" in value ? value : { is: value };
+    return h(name, { class: typeof wrapped.is === "number" ? "n" : wrapped.class, scope: name === "th" ? "col" : undefined },
+      typeof wrapped.is === "number" ? show(wrapped.is) : wrapped.is);
+  };
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${t("table")}: ${caption}` },
+    h("table", attributes,
+      h("caption", {}, caption),
+      h("thead", {}, h("tr", {}, heads.map((head) => cell("th", head)))),
+      h("tbody", {}, rows.map((row) => h("tr", row.attributes || {}, (row.cells || row).map((value) => cell("td", value)))))));
+}
+
+/** The numbers behind a picture, folded away until wanted. */
+function behind(caption, heads, rows) {
+  const box = h("details", { class: "behind" }, h("summary", {}, t("as_table", { n: rows.length })));
+  let isFilled = false;
+  box.addEventListener("toggle", () => {
+    if (box.open && !isFilled) { isFilled = true; box.append(table(caption, heads, rows)); }
+  });
+  return box;
+}
+
+/** A labelled value. */
+const fact = (name, value, kind) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, value, kind ? badge(kind) : null));
+const facts = (...items) => h("dl", { class: "facts" }, items);
+const note = (text, kind = "") => h("p", { class: `note ${kind}` }, text);
+const bar = (share) => h("span", { class: "bar", "aria-hidden": "true" }, h("i", { style: { width: `${Math.max(0, Math.min(1, share)) * 100}%` } }));
