@@ -7,6 +7,7 @@ Needs `pip install '.[parity]'`. Writes tests/parity/golden/: models.json and lo
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sys
 import tempfile
@@ -34,7 +35,8 @@ def main(names: list[str]) -> None:
         logits[model.name] = _logits(model, models[model.name])
         print(f"{model.name}: largest logit {np.abs(logits[model.name]).max():.3f}", flush=True)
     order = [model.name for model in FAMILIES if model.name in models]
-    lines = [f"{json.dumps(name)}: {json.dumps(models[name], sort_keys=True)}" for name in order]
+    models["transformers"] = importlib.metadata.version("transformers")
+    lines = [f"{json.dumps(name)}: {json.dumps(models[name], sort_keys=True)}" for name in ("transformers", *order)]
     (GOLDENS / "models.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     np.savez_compressed(path, positions=np.array(POSITIONS), **{name: logits[name] for name in order})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -154,5 +155,12 @@ def test_an_engine_that_cannot_hold_one_request_is_refused() -> None:
     args = EngineArgs(model="mock", kv_cache_memory_bytes=3 * BLOCK_BYTES, max_model_len=49)
     with pytest.raises(InvalidParameterError, match="kv_cache_memory_bytes"):
         LLMEngine(MockModel(), ByteTokenizer(), args)
-    with pytest.raises(InvalidParameterError, match=r"max_model_len is 257, but the model was trained for 256"):
-        LLMEngine(MockModel(), ByteTokenizer(), EngineArgs(model="mock", max_model_len=257))
+
+
+def test_more_than_the_trained_length_is_warned_of_and_what_has_no_row_is_refused() -> None:
+    args, model = EngineArgs(model="mock", max_model_len=257), MockModel()
+    with pytest.warns(RuntimeWarning, match=r"max_model_len is 257, but the model was trained for 256 positions"):
+        assert LLMEngine(model, ByteTokenizer(), args).max_model_len == 257
+    model.config = dataclasses.replace(model.config, positions="learned")
+    with pytest.raises(InvalidParameterError, match=r"max_model_len is 257, but the model has a table of 256"):
+        LLMEngine(model, ByteTokenizer(), args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import resource
 
 import numpy as np
@@ -11,7 +12,7 @@ from pellucid.config import KV_CACHE_DTYPES, EngineArgs, KVCacheDType, ModelConf
 from pellucid.errors import InvalidParameterError
 from pellucid.kernels import kv_codes
 from pellucid.kv_cache import sizing
-from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
+from pellucid.kv_cache.sizing import beyond_training, resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage, KVLayer
 
 
@@ -143,8 +144,12 @@ def test_a_request_larger_than_the_machine_is_refused(monkeypatch: pytest.Monkey
 def test_max_model_len() -> None:
     assert resolve_max_model_len(config(), EngineArgs()) == 2048
     assert resolve_max_model_len(config(), EngineArgs(max_model_len=100)) == 100
-    with pytest.raises(InvalidParameterError, match="trained for 2048 positions"):
-        resolve_max_model_len(config(), EngineArgs(max_model_len=2049))
+    assert resolve_max_model_len(config(), EngineArgs(max_model_len=2049)) == 2049
+    learned = dataclasses.replace(config(), positions="learned")
+    with pytest.raises(InvalidParameterError, match="a table of 2048 positions"):
+        resolve_max_model_len(learned, EngineArgs(max_model_len=2049))
+    assert beyond_training(config(), 2048) is None
+    assert "trained for 2048 positions" in (beyond_training(config(), 2049) or "")
 
 
 def test_a_cache_that_the_process_cannot_have_is_refused() -> None:

@@ -176,6 +176,8 @@ FAMILIES: tuple[SmallModel, ...] = (
     SmallModel(
         "bloom-8-heads", "BloomForCausalLM", {"vocab_size": VOCAB, "hidden_size": 128, "n_layer": 2, "n_head": 8}
     ),
+    SmallModel("command-r", "CohereForCausalLM", _BASE | {"logit_scale": 0.25}),
+    SmallModel("command-r7b", "Cohere2ForCausalLM", _BASE | {"num_hidden_layers": 5, "sliding_window": 8}),
     SmallModel(
         "gpt1",
         "OpenAIGPTLMHeadModel",

@@ -13,7 +13,7 @@ from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.models.decoder import Decoder
 from pellucid.models.loading import load_model
 
-NUM_BLOCKS = 10
+NUM_BLOCKS = 16
 
 
 def load_ours(path: Path, backend: str, max_model_len: int | None = None) -> Decoder:

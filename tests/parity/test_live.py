@@ -1,4 +1,4 @@
-"""Every family beside transformers, its GGUF form beside llama.cpp: `pip install '.[parity]'` and `pytest -m parity`."""
+"""Every family beside transformers, and its GGUF form beside llama.cpp; needs `pip install '.[parity]'`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from parity.families import BY_NAME, FAMILIES, SmallModel, golden_description, write_folder
 from parity.llama_cpp_logits import __file__ as llama_cpp_script
-from parity.ours import batch, load_ours, logits, one_by_one, storage
+from parity.ours import NUM_BLOCKS, batch, load_ours, logits, one_by_one, storage
 from parity.to_gguf import has_gguf_form, write_llama_cpp
 
 from pellucid.beam_search_params import BeamSearchParams
@@ -115,7 +115,7 @@ def test_beam_search(name: str, beams: int, penalty: float, early: Any, ends: An
         stop = next((i + 1 for i, token in enumerate(new) if token in ends), len(new))
         expected.append(new[:stop])
     model = load_ours(folder, "native")
-    kv = KVCacheManager(10)
+    kv = KVCacheManager(NUM_BLOCKS)
     search = BeamSearch(model, storage(model), kv, max_num_batched_tokens=8)
     found = search.run(ids, BeamSearchParams(beams, 20, penalty, early), frozenset(ends))
     assert [list(sequence.token_ids) for sequence in found] == expected

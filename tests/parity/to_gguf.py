@@ -22,7 +22,7 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe", "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
     "smollm3": "smollm3", "olmo2": "olmo2", "granite": "granite", "starcoder2": "starcoder2",
     "stablelm": "stablelm", "gpt_neox": "gptneox", "bloom": "bloom", "gpt_oss": "gpt-oss", "gpt2": "gpt2",
-    "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
+    "cohere": "command-r", "cohere2": "cohere2", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
 }  # fmt: skip
 """model_type of transformers → general.architecture."""
 _PERMUTED = ("llama", "granite", "smollm3")
@@ -93,6 +93,8 @@ def _metadata(arch: str, c: dict[str, Any], apart: bool) -> dict[str, Any]:
             "residual_scale": c["residual_multiplier"],
             "logit_scale": c["logits_scaling"],
         },
+        "command-r": lambda: {"logit_scale": c["logit_scale"]},
+        "cohere2": lambda: {"logit_scale": c["logit_scale"]},
         "stablelm": lambda: {"use_parallel_residual": c["use_parallel_residual"]},
         "gptneox": lambda: {"use_parallel_residual": c["use_parallel_residual"]},
         "deepseek2": lambda: _latent_metadata(c, apart),

@@ -11,6 +11,7 @@ from pellucid.cli import console
 from pellucid.cli.console import plural
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import local_path
+from pellucid.cli.shape import shape_rows
 from pellucid.config import KV_CACHE_DTYPES, KV_DTYPE_BITS, PRECISION_KL, EngineArgs, ModelConfig, kv_head_bytes
 from pellucid.errors import BackendError, InvalidParameterError
 from pellucid.model_store.progress import format_bytes
@@ -143,7 +144,7 @@ def _tensors(file: GGUFFile) -> list[dict[str, Any]]:
 def _show(facts: dict[str, Any]) -> None:
     config: ModelConfig = facts["config"]
     _section("Model", _model_rows(facts, config))
-    _section("Shape", _shape_rows(config))
+    _section("Shape", shape_rows(config))
     types = facts["types"]
     _section("Tensor types", [(name, _type_line(entry)) for name, entry in types.items()])
     _section("Memory", _memory_rows(config))
@@ -186,27 +187,6 @@ def _model_rows(facts: dict[str, Any], config: ModelConfig) -> list[tuple[str, s
         ),
         ("context", f"{config.context_length} tokens"),
     ]
-
-
-def _shape_rows(config: ModelConfig) -> list[tuple[str, str]]:
-    rows = [
-        ("layers", str(config.num_layers)),
-        ("hidden size", f"{config.hidden_size}, MLP {config.intermediate_size} ({config.activation})"),
-        (
-            "attention",
-            f"{plural(config.num_heads, 'head')}, {plural(config.num_kv_heads, 'KV head')}, head_dim {config.head_dim}",
-        ),
-        ("rope", f"theta {config.rope.theta:g} on {config.rope.dim} of {config.head_dim} numbers per head"),
-    ]
-    sliding = sum(config.sliding_layers)
-    if config.sliding_window is not None and sliding:
-        theta = config.rope_sliding.theta if config.rope_sliding else config.rope.theta
-        rows.append(("sliding window", f"{config.sliding_window} tokens in {sliding} layers (rope theta {theta:g})"))
-    norms = f"epsilon {config.norm_eps:g}" + (", q and k normed" if config.qk_norm else "")
-    rows.append(("RMSNorm", norms + (", also after attention and MLP" if config.post_norms else "")))
-    tied = "the embedding (tied)" if config.tie_word_embeddings else "a tensor of its own"
-    rows.append(("LM head", f"{tied}, {config.vocab_size} rows"))
-    return rows
 
 
 def _memory_rows(config: ModelConfig) -> list[tuple[str, str]]:

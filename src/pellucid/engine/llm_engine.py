@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from pellucid.engine.validation import (
 )
 from pellucid.errors import InvalidParameterError, PellucidError, shown
 from pellucid.kv_cache.manager import KVCacheManager
-from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
+from pellucid.kv_cache.sizing import beyond_training, resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.outputs import CompletionOutput, Overflow, RequestOutput
 from pellucid.request import LogitsProcessor, Request
@@ -112,6 +113,9 @@ class LLMEngine:
         self.tokenizer = tokenizer
         self.config = config = model.config
         self.max_model_len = resolve_max_model_len(config, args)
+        warning = beyond_training(config, self.max_model_len)
+        if warning is not None:
+            warnings.warn(warning, RuntimeWarning, stacklevel=2)
         draft_config = None if draft_model is None else draft_model.config
         num_blocks = resolve_num_blocks(config, args, self.max_model_len, draft_config)
         self.storage = KVCacheStorage(

@@ -16,17 +16,28 @@ DEFAULT_MEMORY_LIMIT = 2 * 1024**3
 def resolve_max_model_len(config: ModelConfig, args: EngineArgs) -> int:
     """Longest prompt and answer together, in tokens.
 
-    Raises `InvalidParameterError` when more is asked for than the model was trained for.
+    More than the model was trained for must be asked for, and is warned of (`beyond_training`).
+    Raises `InvalidParameterError` where the model has no such positions: a learned one is a row of a table.
     """
     if args.max_model_len is None:
         return config.context_length
-    if args.max_model_len > config.context_length:
+    if args.max_model_len > config.context_length and config.positions == "learned":
         raise InvalidParameterError(
             "max_model_len",
-            f"max_model_len is {args.max_model_len}, but the model was trained for {config.context_length} positions: "
+            f"max_model_len is {args.max_model_len}, but the model has a table of {config.context_length} positions: "
             f"set max_model_len to {config.context_length} or less",
         )
     return args.max_model_len
+
+
+def beyond_training(config: ModelConfig, max_model_len: int) -> str | None:
+    """What to warn of where requests may become longer than the texts the model was trained on; else None."""
+    if max_model_len <= config.context_length:
+        return None
+    return (
+        f"max_model_len is {max_model_len}, but the model was trained for {config.context_length} positions: what it "
+        "answers beyond them is likely to be worse"
+    )
 
 
 def resolve_num_blocks(

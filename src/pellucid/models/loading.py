@@ -53,7 +53,9 @@ def load_folder(folder: str | Path, backend: Backend, max_model_len: int | None 
     """The same from a folder with config.json and one safetensors file or several."""
     form, config, source = read_folder_config(folder)
     _check_cache(config, backend, source.label)
-    loader = WeightLoader(source, form.tensors, config, backend, norm_offset=form.norm_offset)
+    loader = WeightLoader(
+        source, form.tensors, config, backend, interleaved=form.interleaved_rope_rows, norm_offset=form.norm_offset
+    )
     return Decoder(config, loader.load(), backend, max_model_len or config.context_length)
 
 

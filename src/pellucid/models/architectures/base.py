@@ -166,6 +166,8 @@ class HFForm:
     """What tensor names may begin with, beside the head's; it is cut off."""
     norm_offset: float = 0.0
     """Added to the weights of RMSNorm (Gemma stores them around 0)."""
+    interleaved_rope_rows: bool = False
+    """As in `GGUFForm`: the family itself rotates pairs of neighbours (Cohere)."""
 
 
 @dataclass(frozen=True, slots=True)

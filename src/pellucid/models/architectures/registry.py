@@ -6,6 +6,7 @@ from pellucid.errors import UnsupportedModelError, shown
 from pellucid.models.architectures import (
     bert,
     bloom,
+    cohere,
     deepseek,
     gemma,
     gemma3,
@@ -31,6 +32,7 @@ from pellucid.models.architectures.base import Architecture, GGUFForm, HFForm
 _MODULES = (
     bert,
     bloom,
+    cohere,
     deepseek,
     gemma,
     gemma3,
