@@ -205,6 +205,8 @@ class ModelConfig:
     """Whether a token sees only itself and those before it; an encoder's tokens see all."""
     pooling: Literal["last", "mean", "cls"] = "last"
     """How the vectors of a text's tokens become the text's: the last one, their mean, or the first."""
+    normalize_embeddings: bool = True
+    """Whether the text's vector is divided by its length, where a request does not say."""
     experts: ExpertsConfig | None = None
     latent: LatentConfig | None = None
     tie_word_embeddings: bool = True

@@ -20,8 +20,8 @@ class PoolingParams:
 
     pooling: Pooling | None = None
     """last: the last token's vector; mean: of all tokens; cls: the first one's. None: what the model was made for."""
-    normalize: bool = True
-    """Divide by the Euclidean length, so that a dot product is the cosine."""
+    normalize: bool | None = None
+    """Divide by the Euclidean length, so that a dot product is the cosine. None: as the model was made, else True."""
     dimensions: int | None = None
     """Keep the first so many numbers, before they are normalised (Kusupati et al. 2022, Matryoshka); None: all."""
 
@@ -30,7 +30,7 @@ class PoolingParams:
             raise InvalidParameterError(
                 "pooling", f"pooling is {shown(self.pooling)}, but must be one of {', '.join(POOLINGS)}"
             )
-        if not isinstance(self.normalize, bool):
+        if self.normalize is not None and not isinstance(self.normalize, bool):
             raise InvalidParameterError("normalize", f"normalize is {shown(self.normalize)}, but must be True or False")
         value: Any = self.dimensions
         if value is not None and (type(value) is not int or value < 1):

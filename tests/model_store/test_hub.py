@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fake_index import Told, World
 
-from pellucid.errors import ModelStoreError, UnsupportedModelError
+from pellucid.errors import ModelStoreError
 from pellucid.model_store import hub, store
-from pellucid.model_store.local import choose_gguf
+from pellucid.model_store.local import choose_gguf, split_parts
 
 FILES = ["README.md", "tiny.Q4_K_M.gguf", "tiny.Q4_K_S.gguf", "tiny-Q8_0.gguf", "mmproj-tiny-f16.gguf"]
 
@@ -91,9 +91,10 @@ def test_choice_among_files() -> None:
         choose(None)
     with pytest.raises(ModelStoreError, match=r"no GGUF files of type Q4_K:.*tiny.Q4_K_S.gguf"):
         choose("Q4_K")
-    with pytest.raises(UnsupportedModelError, match="split over several files"):
-        choose("Q8_0", ["x-Q8_0-00001-of-00002.gguf", "x-Q8_0-00002-of-00002.gguf"])
-    with pytest.raises(UnsupportedModelError, match="safetensors only"):
+    parts = ["x-Q8_0-00002-of-00002.gguf", "x-Q8_0-00001-of-00002.gguf"]
+    assert choose("Q8_0", parts) == parts[1], "the first part stands for all"
+    assert split_parts(parts[0]) == sorted(parts)
+    with pytest.raises(ModelStoreError, match=r"no config\.json"):
         choose(None, ["model.safetensors"])
     with pytest.raises(ModelStoreError, match="and 18 more"):
         choose(None, [f"{n}.gguf" for n in range(30)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_index import Told, World
 
-from pellucid.errors import ModelFileError, ModelStoreError, UnsupportedModelError
+from pellucid.errors import ModelFileError, ModelStoreError
 from pellucid.model_store import cache, store
 from pellucid.model_store.aliases import ALIASES
 from pellucid.model_store.progress import LineProgress, format_bytes
@@ -100,8 +100,10 @@ def test_local_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(ModelStoreError, match="holds no GGUF file"):
         store.resolve(str(folder))
     (folder / "model.safetensors").touch()
-    with pytest.raises(UnsupportedModelError, match="safetensors only, which are not supported yet"):
+    with pytest.raises(ModelStoreError, match=r"holds safetensors, but no config.json"):
         store.resolve(str(folder))
+    (folder / "config.json").touch()
+    assert store.resolve(str(folder)) == folder
     one = folder / "a.Q4_K_M.gguf"
     one.touch()
     assert store.resolve(str(folder)) == one

@@ -203,10 +203,43 @@ def test_a_known_type_without_kernels_is_named_with_its_tensor(tmp_path: Path) -
                 load_model(path, make_backend(name, 1))
 
 
-def test_parts_of_a_split_file_are_refused(tmp_path: Path) -> None:
-    path = write_llama(tmp_path / "m-00001-of-00002.gguf", llama_metadata(**{"split.count": 2}))
-    with pytest.raises(UnsupportedModelError, match="split"):
-        load_model(path, make_backend("native", 1))
+def write_parts(folder: Path, count: int) -> list[Path]:
+    """A small model in several files, as gguf-split writes them."""
+    tensors = list(llama_tensors(np.random.default_rng(0)).items())
+    paths = []
+    for number in range(count):
+        own = dict(tensors[number::count])
+        keys = {"split.no": np.uint16(number), "split.count": np.uint16(count)}
+        keys |= {"split.tensors.count": np.int32(len(tensors))}
+        metadata = llama_metadata(**keys) if number == 0 else keys
+        paths.append(write_llama(folder / f"m-{number + 1:05}-of-{count:05}.gguf", metadata, own))
+    return paths
+
+
+def test_a_split_model_is_the_same_model(tmp_path: Path) -> None:
+    backend = make_backend("native", 1)
+    whole = load_model(write_llama(tmp_path / "m.gguf"), backend)
+    parts = write_parts(tmp_path, 3)
+    for path in (parts[0], parts[2]):
+        np.testing.assert_array_equal(logits_of(load_model(path, backend), [1, 2, 3]), logits_of(whole, [1, 2, 3]))
+
+
+def test_missing_cut_and_foreign_parts_are_named(tmp_path: Path) -> None:
+    backend = make_backend("native", 1)
+    parts = write_parts(tmp_path, 2)
+    whole = parts[1].read_bytes()
+    parts[1].write_bytes(whole[:-100])
+    with pytest.raises(ModelFileError, match=r"m-00002-of-00002.gguf is cut short"):
+        load_model(parts[0], backend)
+    parts[1].write_bytes(parts[0].read_bytes())
+    with pytest.raises(ModelFileError, match=r"m-00002-of-00002.gguf says that it is part 0 of 2"):
+        load_model(parts[0], backend)
+    parts[1].unlink()
+    with pytest.raises(ModelFileError, match=r"m-00002-of-00002.gguf is missing"):
+        load_model(parts[0], backend)
+    renamed = parts[0].rename(tmp_path / "one.gguf")
+    with pytest.raises(UnsupportedModelError, match="one part of a split model"):
+        load_model(renamed, backend)
 
 
 def test_quantised_norms_and_vectors_are_read(tmp_path: Path) -> None:

@@ -307,7 +307,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("changes", "kind", "message"),
         [
-            ({"model": "bert"}, UnsupportedModelError, "tokenizer.ggml.model is 'bert'"),
+            ({"model": "rwkv"}, UnsupportedModelError, "tokenizer.ggml.model is 'rwkv'"),
             ({"model": None}, UnsupportedModelError, "tokenizer.ggml.model is None"),
             ({"pre": "no-such-rule"}, UnsupportedModelError, "tokenizer.ggml.pre is 'no-such-rule'.*smollm"),
             ({"tokens": None}, ModelFileError, "tokenizer.ggml.tokens is missing"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,12 +16,19 @@ from pellucid.errors import BackendError, InvalidParameterError
 from pellucid.model_store.progress import format_bytes
 
 if TYPE_CHECKING:
-    from pellucid.formats.gguf import GGUFFile
+    from pellucid.models.model_files import ModelFiles
     from pellucid.tokenizer.tokenizer import Tokenizer
 
 MAX_SPECIAL_SHOWN = 12
-KINDS = {"gpt2": "byte-level BPE", "llama": "SentencePiece"}
-"""What GGUF's names of tokenizers stand for."""
+KINDS = {
+    ("gpt2", "bytes"): "byte-level BPE",
+    ("gpt2", "marks"): "BPE with byte fallback",
+    ("gpt2", "suffix"): "BPE with word ends",
+    ("llama", "marks"): "SentencePiece BPE",
+    ("t5", "marks"): "SentencePiece Unigram",
+    ("bert", "words"): "WordPiece",
+}
+"""What GGUF's names of tokenizers, and how pieces are spelled, stand for."""
 
 
 @with_flags(only=("model",))
@@ -40,49 +46,44 @@ def inspect(
     if name is not None and "model" in engine:
         raise InvalidParameterError("model", f"two models are named, {name!r} and {engine['model']!r}: give one")
     model, path = local_path(engine if name is None else {"model": name})
-    from pellucid.formats.gguf import GGUFFile
-    from pellucid.tokenizer.tokenizer import Tokenizer
+    from pellucid.models.model_files import open_model, read_tokenizer
 
-    with GGUFFile.open(path) as file:
-        if template:
-            print(Tokenizer.from_gguf(file.metadata).chat_template or f"{model} has no chat template")
-            return
-        facts = gather(model, path, file)
+    if template:
+        print(read_tokenizer(path).chat_template or f"{model} has no chat template")
+        return
+    with open_model(path) as files:
+        facts = gather(model, files)
         if json:
-            console.write_json(facts | {"tensors": _tensors(file)}, indent=1)
+            console.write_json(facts | {"tensors": _tensors(files)}, indent=1)
             return
         _show(facts)
         if tensors:
-            _show_tensors(file)
+            _show_tensors(files)
 
 
-def gather(model: str, path: Path, file: GGUFFile) -> dict[str, Any]:
+def gather(model: str, files: ModelFiles) -> dict[str, Any]:
     """Everything shown, as plain data."""
-    from pellucid.models.loading import read_config
-    from pellucid.tokenizer.tokenizer import Tokenizer
-
-    _, config = read_config(file)
     return {
         "model": model,
-        "path": path,
-        "file_bytes": file.file_size,
-        "gguf_version": file.version,
-        "config": config,
-        "types": _types(file),
-        "memory": _memory(config),
-        "tokenizer": _tokenizer(Tokenizer.from_gguf(file.metadata), file),
+        "path": files.path,
+        "file_bytes": files.file_bytes,
+        "format": files.kind,
+        "config": files.config,
+        "types": _types(files),
+        "memory": _memory(files.config),
+        "tokenizer": _tokenizer(files.tokenizer),
         "machine": _machine(),
     }
 
 
-def _types(file: GGUFFile) -> dict[str, dict[str, int]]:
+def _types(files: ModelFiles) -> dict[str, dict[str, int]]:
     """Tensor type → how many tensors, numbers and bytes, the largest first."""
     types: dict[str, dict[str, int]] = {}
-    for tensor in file.tensors.values():
+    for tensor in files.source.tensors:
         entry = types.setdefault(tensor.type.name, {"tensors": 0, "parameters": 0, "bytes": 0})
         entry["tensors"] += 1
         entry["parameters"] += _count(tensor.shape)
-        entry["bytes"] += tensor.nbytes
+        entry["bytes"] += len(tensor.data)
     return dict(sorted(types.items(), key=lambda item: -item[1]["bytes"]))
 
 
@@ -106,10 +107,14 @@ def _memory(config: ModelConfig) -> dict[str, Any]:
     return {"weight_bytes": config.weight_bytes, "kv_cache": kv}
 
 
-def _tokenizer(tokenizer: Tokenizer, file: GGUFFile) -> dict[str, Any]:
+def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+    vocabulary = tokenizer.vocabulary
+    pre = vocabulary.pre_tokenizer.name
     return {
-        "model": file.metadata.get("tokenizer.ggml.model"),
-        "pre": file.metadata.get("tokenizer.ggml.pre"),
+        "model": vocabulary.model,
+        "kind": KINDS.get((vocabulary.model, vocabulary.spelling), vocabulary.model),
+        "pre": None if pre == "none" else pre,
+        "fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "bos_id": tokenizer.bos_id,
         "eos_ids": sorted(tokenizer.eos_ids),
@@ -137,8 +142,8 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _tensors(file: GGUFFile) -> list[dict[str, Any]]:
-    return [{"name": t.name, "shape": t.shape, "type": t.type.name, "bytes": t.nbytes} for t in file.tensors.values()]
+def _tensors(files: ModelFiles) -> list[dict[str, Any]]:
+    return [{"name": t.name, "shape": t.shape, "type": t.type.name, "bytes": len(t.data)} for t in files.source.tensors]
 
 
 def _show(facts: dict[str, Any]) -> None:
@@ -179,7 +184,7 @@ def _model_rows(facts: dict[str, Any], config: ModelConfig) -> list[tuple[str, s
     parameters = sum(t["parameters"] for t in facts["types"].values())
     return [
         ("name", config.name),
-        ("file", f"{facts['path']} ({format_bytes(facts['file_bytes'])}, GGUF v{facts['gguf_version']})"),
+        ("file", f"{facts['path']} ({format_bytes(facts['file_bytes'])}, {facts['format']})"),
         ("architecture", config.architecture),
         (
             "parameters",
@@ -211,13 +216,13 @@ def _tokenizer_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     special = list(facts["special_tokens"])
     more = f" … {len(special) - MAX_SPECIAL_SHOWN} more" if len(special) > MAX_SPECIAL_SHOWN else ""
     pre = f", pre-tokenizer {facts['pre']}" if facts["pre"] else ""
-    kind = f"{KINDS[facts['model']]} ({facts['model']})" if facts["model"] in KINDS else facts["model"]
     begin = "none" if facts["bos_id"] is None else named(facts["bos_id"])
     return [
-        ("kind", f"{kind}{pre}, {facts['vocab_size']} tokens"),
+        ("kind", f"{facts['kind']} ({facts['model']}){pre}, {facts['vocab_size']} tokens"),
         ("begin", f"{begin}, {'put' if facts['add_bos'] else 'not put'} before prompts"),
         ("end", ", ".join(named(token_id) for token_id in facts["eos_ids"]) or "none"),
         ("special", " ".join(special[:MAX_SPECIAL_SHOWN]) + more),
+        ("fingerprint", facts["fingerprint"]),
         ("chat template", "yes (--template shows it)" if facts["chat_template"] else "none: use generate, not chat"),
     ]
 
@@ -234,7 +239,7 @@ def _section(title: str, rows: list[tuple[str, str]]) -> None:
     console.print_rich(Text(title, style="bold"), table, "")
 
 
-def _show_tensors(file: GGUFFile) -> None:
+def _show_tensors(files: ModelFiles) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -242,7 +247,7 @@ def _show_tensors(file: GGUFFile) -> None:
     table.add_column("tensor", no_wrap=True)
     for title in ("shape", "type", "bytes"):
         table.add_column(title, justify="right")
-    for tensor in file.tensors.values():
+    for tensor in files.source.tensors:
         shape = " × ".join(str(size) for size in tensor.shape)
-        table.add_row(Text(console.harmless(tensor.name)), shape, tensor.type.name, str(tensor.nbytes))
+        table.add_row(Text(console.harmless(tensor.name)), shape, tensor.type.name, str(len(tensor.data)))
     console.print_rich(table)

@@ -36,11 +36,9 @@ def tokenize(
     """
     content = console.read_text(text, "text")
     model, path = local_path(engine)
-    from pellucid.formats.gguf import GGUFFile
-    from pellucid.tokenizer.tokenizer import Tokenizer
+    from pellucid.models.model_files import read_tokenizer
 
-    with GGUFFile.open(path) as file:
-        tokenizer = Tokenizer.from_gguf(file.metadata)
+    tokenizer = read_tokenizer(path)
     pieces = tokenizer.pieces(content, add_special_tokens=bos, parse_special=special)
     if ids:
         print(" ".join(str(piece.token_id) for piece in pieces))

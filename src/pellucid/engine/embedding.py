@@ -170,7 +170,8 @@ class Embedder:
         if not np.isfinite(vector).all():
             raise NonFiniteError(f"the vector of text {text.index} is not finite")
         length = float(np.sqrt(np.square(vector).sum()))
-        if params.normalize and length > 0:
+        normalize = self._model.config.normalize_embeddings if params.normalize is None else params.normalize
+        if normalize and length > 0:
             vector = vector / length
         return vector.astype(np.float32)
 

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.errors import ModelFileError, shown
+from pellucid.formats.json_file import read_json
 
 MAX_HEADER_BYTES: Final = 100_000_000
 """The format's own limit."""
@@ -33,7 +34,6 @@ MAX_DIMS: Final = 8
 MAX_SHARDS: Final = 4096
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
-MAX_JSON_BYTES: Final = 64 << 20
 
 ITEM_BYTES: Final[dict[str, int]] = {
     "BOOL": 1,
@@ -128,21 +128,6 @@ def read_folder(folder: str | Path) -> dict[str, SafeTensor]:
             "read: convert it to safetensors"
         )
     raise ModelFileError(f"{folder.name}: no {SINGLE_NAME} in the folder")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of bounded size. Raises `ModelFileError`, naming the file."""
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise ModelFileError(f"{path.name}: {path.stat().st_size} bytes, but at most {MAX_JSON_BYTES} are read")
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelFileError(f"{path.name}: can not be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path.name}: not valid JSON ({shown(str(error))})") from None
-    if not isinstance(values, dict):
-        raise ModelFileError(f"{path.name}: must hold a JSON object")
-    return values
 
 
 def _read_shards(folder: Path) -> dict[str, SafeTensor]:

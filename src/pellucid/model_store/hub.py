@@ -15,7 +15,7 @@ from typing import Any
 
 from pellucid.errors import ModelStoreError, PellucidError, one_line
 from pellucid.model_store.cache import cache_folder, make_folder, read_json, storage_error, write_json
-from pellucid.model_store.local import choose_gguf
+from pellucid.model_store.local import choose_gguf, split_parts
 from pellucid.model_store.progress import Progress
 
 _ID = re.compile(
@@ -33,6 +33,13 @@ _NO_CONNECTION = {
     "LocalEntryNotFoundError",
 }
 """Names of the classes, here or in their ancestry, by which the HTTP libraries say that nobody answered."""
+
+
+FOLDER_FILES = (
+    *("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"),
+    *("1_Pooling/*.json", "additional_chat_templates/*.jinja"),
+)
+"""What is fetched of a repository without GGUF files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +87,32 @@ def fetch(reference: HubReference, progress: Progress) -> Path:
             info = HfApi().model_info(reference.repo, revision=reference.revision)
             names = [sibling.rfilename for sibling in info.siblings or ()]
             where = f"Hugging Face repository {reference.repo}"
+            if reference.quant is None and _is_folder_model(names):
+                return _fetch_folder(reference, progress)
             file = choose_gguf(names, reference.quant, where, f"{reference.repo}/{{file}}")
         progress.note(f"{reference.repo}: {file}. The repository's own licence applies")
-        path = Path(hf_hub_download(reference.repo, file, revision=reference.revision))
+        paths = [Path(hf_hub_download(reference.repo, part, revision=reference.revision)) for part in split_parts(file)]
+        path = paths[0]
     except PellucidError:
         raise
     except Exception as error:
         raise hub_failure(reference, error) from error
+    _remember(reference, path)
+    return path
+
+
+def _is_folder_model(names: list[str]) -> bool:
+    """Whether a repository is a folder of safetensors rather than of GGUF files."""
+    has_gguf = any(name.lower().endswith(".gguf") for name in names)
+    return "config.json" in names and not has_gguf and any(name.endswith(".safetensors") for name in names)
+
+
+def _fetch_folder(reference: HubReference, progress: Progress) -> Path:
+    """The snapshot's folder with weights, config and tokenizer; nothing that is not read, above all no pickles."""
+    from huggingface_hub import snapshot_download
+
+    progress.note(f"{reference.repo}: safetensors. The repository's own licence applies")
+    path = Path(snapshot_download(reference.repo, revision=reference.revision, allow_patterns=list(FOLDER_FILES)))
     _remember(reference, path)
     return path
 
@@ -98,7 +124,8 @@ def hub_failure(reference: HubReference, error: Exception) -> ModelStoreError:
         return storage_error(error.errno, _hub_cache())  # type: ignore[attr-defined]
     if "OfflineModeIsEnabled" in kinds or _is_true(os.environ.get("HF_HUB_OFFLINE", "")):
         reason = (
-            "HF_HUB_OFFLINE is set and the file is not in the cache; unset it, or name a local GGUF file as the model"
+            "HF_HUB_OFFLINE is set and the file is not in the cache; unset it, or name a local file or folder as "
+            "the model"
         )
     elif "GatedRepoError" in kinds:
         reason = f"access to {reference.repo} must be granted on its page first; then log in with `hf auth login`"
@@ -113,7 +140,7 @@ def hub_failure(reference: HubReference, error: Exception) -> ModelStoreError:
         reason = f"{reference.repo} has no file {reference.file}"
     elif kinds & _NO_CONNECTION and not kinds & {"HfHubHTTPError", "HTTPStatusError"}:
         kind = type(error).__name__
-        reason = f"no connection ({kind}); connect and try again, or name a local GGUF file as the model"
+        reason = f"no connection ({kind}); connect and try again, or name a local file or folder as the model"
     else:
         reason = one_line(str(error)) or type(error).__name__
     return ModelStoreError(f"{reference.name} could not be fetched from Hugging Face: {reason}")
@@ -157,6 +184,8 @@ def _remembered(reference: HubReference) -> Path | None:
         return None
     path = Path(entry["path"])
     try:
+        if path.is_dir():
+            return path if (path / "config.json").is_file() else None
         return path if path.stat().st_size == entry.get("size") else None
     except (OSError, ValueError):  # ValueError: a path with a NUL
         return None

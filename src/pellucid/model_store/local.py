@@ -1,4 +1,4 @@
-"""Models that already lie on this machine, and the choice of one GGUF file among several."""
+"""Models that already lie on this machine: files, folders, and the choice of one GGUF file among several."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pellucid.errors import ModelFileError, ModelStoreError, UnsupportedModelError
+from pellucid.errors import ModelFileError, ModelStoreError
 
-_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
+_SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 MAX_LISTED = 12
 
 
@@ -20,7 +20,8 @@ def looks_like_path(name: str) -> bool:
 
 
 def resolve_local(name: str) -> Path | None:
-    """The GGUF file that a path names, itself or as the only one in a folder; None if there is nothing there.
+    """The GGUF file that a path names, itself or as the only one in a folder, or the folder with config.json and
+    safetensors; None if there is nothing there.
 
     Raises `ModelFileError` for a missing file, `ModelStoreError` for a folder with several.
     """
@@ -41,7 +42,10 @@ def resolve_local(name: str) -> Path | None:
 
 
 def _of_folder(folder: Path) -> Path:
+    """The folder itself where it has config.json and no GGUF file: safetensors, which the loader looks at."""
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    if "config.json" in names and not any(name.lower().endswith(".gguf") for name in names):
+        return folder
     return folder / choose_gguf(names, None, str(folder), str(folder) + "/{file}")
 
 
@@ -54,19 +58,11 @@ def choose_gguf(names: Sequence[str], quant: str | None, where: str, spelling: s
     files = [name for name in names if name.lower().endswith(".gguf") and "mmproj" not in name.lower()]
     if not files:
         if any(name.endswith(".safetensors") for name in names):
-            raise UnsupportedModelError(
-                f"{where} holds safetensors only, which are not supported yet: a GGUF file is needed"
-            )
-        raise ModelStoreError(f"{where} holds no GGUF file")
+            raise ModelStoreError(f"{where} holds safetensors, but no config.json that says what they are")
+        raise ModelStoreError(f"{where} holds no GGUF file, and no config.json with safetensors")
     fitting = [name for name in files if quant is None or _has_quant(name, quant)]
-    if len(fitting) == 1:
-        if _SPLIT.search(fitting[0]):
-            raise UnsupportedModelError(
-                f"{where}: {fitting[0]} is a piece of a split model, which is not supported yet"
-            )
-        return fitting[0]
-    if fitting and all(_SPLIT.search(name) for name in fitting):
-        raise UnsupportedModelError(f"{where} holds this model split over several files, which is not supported yet")
+    if len({_SPLIT.sub("", name) for name in fitting}) == 1:
+        return min(fitting)  # the first part stands for all
     wanted = "several GGUF files" if quant is None else f"{'several' if fitting else 'no'} GGUF files of type {quant}"
     listed = fitting or files
     more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
@@ -74,6 +70,15 @@ def choose_gguf(names: Sequence[str], quant: str | None, where: str, spelling: s
         f"{where} holds {wanted}: choose one, for example {spelling.format(file=listed[0])}; "
         f"there are {', '.join(listed[:MAX_LISTED])}{more}"
     )
+
+
+def split_parts(name: str) -> list[str]:
+    """The names of all parts of a model whose part this is; the name alone where it is no part."""
+    match = _SPLIT.search(name)
+    if match is None:
+        return [name]
+    base = name[: match.start()]
+    return [f"{base}-{i:05}-of-{match[1]}.gguf" for i in range(1, int(match[1]) + 1)]
 
 
 def _has_quant(name: str, quant: str) -> bool:

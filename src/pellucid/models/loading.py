@@ -14,7 +14,9 @@ from pellucid.config import ModelConfig, RopeConfig, RopeScaling
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile
-from pellucid.formats.safetensors import read_folder, read_json
+from pellucid.formats.gguf_split import open_gguf
+from pellucid.formats.json_file import read_json
+from pellucid.formats.safetensors import read_folder
 from pellucid.kernels.backend import Backend
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.models.architectures.base import GGUFForm, HFForm
@@ -36,25 +38,34 @@ def load_model(path: str | Path, backend: Backend, max_model_len: int | None = N
     """
     if Path(path).is_dir():
         return load_folder(path, backend, max_model_len)
-    with GGUFFile.open(path) as file:
+    with open_gguf(path) as file:
         return load_gguf(file, backend, max_model_len)
 
 
 def load_gguf(file: GGUFFile, backend: Backend, max_model_len: int | None = None) -> Decoder:
     """The same from a GGUF file that is already open."""
     form, config = read_config(file)
-    source = gguf_source(file)
-    _check_cache(config, backend, source.label)
-    loader = WeightLoader(source, form.tensors, config, backend, interleaved=form.interleaved_rope_rows)
-    return Decoder(config, loader.load(), backend, max_model_len or config.context_length)
+    return pack_model(form, config, gguf_source(file), backend, max_model_len)
 
 
 def load_folder(folder: str | Path, backend: Backend, max_model_len: int | None = None) -> Decoder:
     """The same from a folder with config.json and one safetensors file or several."""
     form, config, source = read_folder_config(folder)
+    return pack_model(form, config, source, backend, max_model_len)
+
+
+def pack_model(
+    form: GGUFForm | HFForm, config: ModelConfig, source: TensorSource, backend: Backend, max_model_len: int | None
+) -> Decoder:
+    """The same from tensors whose configuration is known."""
     _check_cache(config, backend, source.label)
     loader = WeightLoader(
-        source, form.tensors, config, backend, interleaved=form.interleaved_rope_rows, norm_offset=form.norm_offset
+        source,
+        form.tensors,
+        config,
+        backend,
+        interleaved=form.interleaved_rope_rows,
+        norm_offset=form.norm_offset if isinstance(form, HFForm) else 0.0,
     )
     return Decoder(config, loader.load(), backend, max_model_len or config.context_length)
 
@@ -70,8 +81,8 @@ def read_config(file: GGUFFile) -> tuple[GGUFForm, ModelConfig]:
     parts = file.metadata.get("split.count", 1)
     if not isinstance(parts, int) or parts not in (0, 1):
         raise UnsupportedModelError(
-            f"{file_name}: split.count is {shown(parts)}, so this is one part of a split model, which is not supported "
-            "yet; join the parts into one file"
+            f"{file_name}: split.count is {shown(parts)}, so this is one part of a split model, but its name does not "
+            "say so: parts are named like name-00001-of-00002.gguf"
         )
     form = find_gguf(name, file_name)
     metadata = Metadata(file.metadata, form.name, file_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,11 @@ class StoredTensor:
             self.name, self.shape[1:], self.type, self.data[index * size : (index + 1) * size], self.mapped
         )
 
+    def first_rows(self, count: int) -> StoredTensor:
+        """The first entries of the first dimension."""
+        size = len(self.data) // self.shape[0]
+        return dataclasses.replace(self, shape=(count, *self.shape[1:]), data=self.data[: count * size])
+
 
 class TensorSource:
     """Named tensors; every one is taken once, so that what is left over can be named."""
@@ -58,6 +64,11 @@ class TensorSource:
         return self._left
 
     @property
+    def tensors(self) -> Iterable[StoredTensor]:
+        """All of them, taken or not."""
+        return self._all.values()
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of all tensors in the file."""
         return sum(len(tensor.data) for tensor in self._all.values())
@@ -70,6 +81,14 @@ class TensorSource:
     def look(self, name: str) -> StoredTensor | None:
         """A tensor, without taking it."""
         return self._all.get(name)
+
+    def with_rows(self, names: Iterable[str], count: int) -> TensorSource:
+        """The same tensors, of those named only the first `count` rows."""
+        tensors = dict(self._all)
+        for name in names:
+            if name in tensors:
+                tensors[name] = tensors[name].first_rows(count)
+        return TensorSource(self.label, tensors)
 
     def take(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         """The tensor `name`. Raises `ModelFileError` where it is missing or has another shape, and

@@ -20,35 +20,33 @@ from pellucid.tokenizer.vocabulary import (
     NORMAL,
     UNKNOWN,
     Vocabulary,
-    no_token_for,
+    check_bytes,
 )
 
 if TYPE_CHECKING:
     import tokenizers
 
-Encode = Callable[[str], list[int]]
+Encode = Callable[[str, bool], list[int]]
+"""(plain text, whether it stands at the very beginning) → ids."""
 
 
 def build_backend(vocabulary: Vocabulary) -> Encode:
-    """The engine for `vocabulary.model`: plain text to ids."""
+    """The engine for a vocabulary: plain text to ids."""
     if vocabulary.model == "llama":
-        return _sentencepiece(vocabulary).encode_ids
+        return _sentencepiece_encode(vocabulary)
+    if vocabulary.rules is not None:
+        from pellucid.tokenizer.library import LibraryEngine
+
+        return LibraryEngine(vocabulary, vocabulary.rules).encode
     engine = _byte_level(vocabulary)
     pieces = vocabulary.pieces_without(CONTROL, UNKNOWN)
     lost = frozenset(byte for code, byte in BYTE_OF_CHARACTER.items() if chr(code) not in pieces)
 
-    def encode(text: str) -> list[int]:
-        _check_bytes(text, lost)
+    def encode(text: str, _at_start: bool) -> list[int]:
+        check_bytes(text, lost)
         return list(engine.encode(text, add_special_tokens=False).ids)
 
     return encode
-
-
-def _check_bytes(text: str, lost: frozenset[int]) -> None:
-    """Refuse a text with bytes that have no token, which the engine would drop (SmolLM2 lacks a few controls)."""
-    data = text.encode()
-    if any(byte in data for byte in lost):
-        raise no_token_for(next(c for c in text if not lost.isdisjoint(c.encode())))
 
 
 def _byte_level(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
@@ -83,6 +81,22 @@ def _steps(rules: PreTokenizer) -> list[tokenizers.pre_tokenizers.PreTokenizer]:
         # The bytes must be spelled once, by whichever step does it.
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     return steps
+
+
+def _sentencepiece_encode(vocabulary: Vocabulary) -> Encode:
+    merger = _sentencepiece(vocabulary)
+    prefix = " " if vocabulary.add_space_prefix else ""
+    if vocabulary.rules is None:
+        return lambda text, _at_start: merger.encode_ids(prefix + text)
+    from pellucid.tokenizer.library import normalizer_of
+
+    normalize = normalizer_of(vocabulary.rules)
+
+    def encode(text: str, _at_start: bool) -> list[int]:
+        normal = normalize(text)
+        return merger.encode_ids(prefix + normal) if normal else []
+
+    return encode
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> ScoreMerger:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from pellucid.tokenizer.vocabulary import no_token_for
+from pellucid.tokenizer.vocabulary import SPACE_MARK, no_token_for
 
-SPACE_MARK = "▁"
 _MAX_CACHED_WORDS = 50_000
 _MAX_CACHED_LENGTH = 32
 

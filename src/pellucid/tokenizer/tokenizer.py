@@ -5,25 +5,26 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pellucid.errors import InvalidParameterError
 from pellucid.tokenizer.backends import build_backend
-from pellucid.tokenizer.sentencepiece import SPACE_MARK
 from pellucid.tokenizer.shielding import ControlStrings
 from pellucid.tokenizer.special_tokens import SpecialTokenScanner
 from pellucid.tokenizer.vocabulary import (
     BYTE,
     BYTE_OF_CHARACTER,
     CONTROL,
+    SPACE_MARK,
     UNKNOWN,
     USER_DEFINED,
+    Matching,
     Vocabulary,
     read_vocabulary,
 )
 
-# The tokens of Phi-3 that do not swallow white space after them.
-_KEEPS_SPACE_AFTER = ("<unk>", "<s>", "<|endoftext|>")
+_PLAIN_MATCHING = Matching()
 
 
 class Piece(NamedTuple):
@@ -52,14 +53,15 @@ class Tokenizer:
         self.bos_id, self.eos_id = vocabulary.bos_id, vocabulary.eos_id
         self.unk_id, self.pad_id = vocabulary.unk_id, vocabulary.pad_id
         self.eos_ids = vocabulary.eos_ids
-        self.add_bos = vocabulary.add_bos and vocabulary.bos_id is not None
-        self.add_eos = vocabulary.add_eos and vocabulary.eos_id is not None
+        self._prefix, self._suffix = list(vocabulary.prefix_ids), list(vocabulary.suffix_ids)
+        self.add_bos = vocabulary.bos_id is not None and vocabulary.bos_id in vocabulary.prefix_ids
+        self.add_eos = vocabulary.eos_id is not None and vocabulary.eos_id in vocabulary.suffix_ids
         self.add_space_prefix = vocabulary.add_space_prefix
         self.chat_templates = vocabulary.chat_templates
         self.chat_template = vocabulary.chat_templates.get("default")
         self.special_tokens = self._of_kinds(CONTROL, UNKNOWN)
         self._sentencepiece = vocabulary.model == "llama"
-        user_defined = self._of_kinds(USER_DEFINED)
+        user_defined = {t: i for t, i in self._of_kinds(USER_DEFINED).items() if i not in vocabulary.normalized}
         if self._sentencepiece:
             user_defined = {text.replace(SPACE_MARK, " "): i for text, i in user_defined.items()}
         # SentencePiece takes a written `▁` for a space, also where runs of spaces are tokens of their own (Gemma).
@@ -77,6 +79,25 @@ class Tokenizer:
         incomplete or contradicts itself.
         """
         return cls(read_vocabulary(metadata))
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Tokenizer:
+        """Build from a folder as Hugging Face has them: tokenizer.json, or else tokenizer.model, vocab.json with
+        merges.txt, or vocab.txt; and the settings beside them.
+
+        Raises UnsupportedModelError for a kind of tokenizer we do not know and ModelFileError for files that are
+        missing, damaged or contradict each other; both name the file.
+        """
+        from pellucid.tokenizer.folder import read_folder_vocabulary
+
+        return cls(read_folder_vocabulary(Path(folder)))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over the pieces, their kinds, merges or scores and rules: equal ones give equal ids."""
+        from pellucid.tokenizer.fingerprint import fingerprint
+
+        return fingerprint(self.vocabulary)
 
     @cached_property
     def control_strings(self) -> ControlStrings:
@@ -100,11 +121,12 @@ class Tokenizer:
 
         0 where nothing can be told: a run of unknown characters may be one token.
         """
-        if self._sentencepiece and len(self.vocabulary.ids_of_kinds(BYTE)) < 256:
+        vocabulary = self.vocabulary
+        if vocabulary.rules is not None or (self._sentencepiece and len(vocabulary.ids_of_kinds(BYTE)) < 256):
             return 0
-        if self.vocabulary.pre_tokenizer.nfc:
+        if vocabulary.pre_tokenizer.nfc:
             text = unicodedata.normalize("NFC", text)
-        if self.vocabulary.strips_after_special:
+        if vocabulary.matching:
             text = "".join(text.split())
         # a sentence of spaces is as long written with `▁`, which is one character of three bytes
         num_bytes = len(text.replace(SPACE_MARK, " ").encode("utf-8", "surrogatepass"))
@@ -138,28 +160,30 @@ class Tokenizer:
         if self._marks_are_spaces:
             text = text.replace(SPACE_MARK, " ")
         ids: list[int] = []
-        at, after_special = 0, True
+        at = 0
         for begin, end, token_id in self._special_matches(text, protected, parse_special):
-            self._encode_plain(text[at:begin], after_special, ids)
+            if begin < at:  # white space that the token before has swallowed
+                continue
+            matching = self.vocabulary.matching.get(token_id, _PLAIN_MATCHING)
+            if matching.single_word and _touches_word(text, begin, end):
+                continue
+            before = text[at:begin].rstrip() if matching.strips_before else text[at:begin]
+            self._encode_plain(before, at == 0, ids)
             ids.append(token_id)
-            at, after_special = self._end_of_special(text, end, token_id), True
-        self._encode_plain(text[at:], after_special, ids)
-        if add_special_tokens and self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
-            ids.insert(0, self.bos_id)
-        if add_special_tokens and self.add_eos and self.eos_id is not None and ids[-1:] != [self.eos_id]:
-            ids.append(self.eos_id)
+            at = end
+            while matching.strips_after and at < len(text) and text[at].isspace():
+                at += 1
+        self._encode_plain(text[at:], at == 0, ids)
+        if add_special_tokens:
+            if ids[: len(self._prefix)] != self._prefix:
+                ids[:0] = self._prefix
+            if ids[len(ids) - len(self._suffix) :] != self._suffix:
+                ids += self._suffix
         return ids
 
-    def _encode_plain(self, text: str, after_special: bool, ids: list[int]) -> None:
+    def _encode_plain(self, text: str, at_start: bool, ids: list[int]) -> None:
         if text:
-            prefix = " " if after_special and self.add_space_prefix else ""
-            ids.extend(self._encode_text(prefix + text))
-
-    def _end_of_special(self, text: str, end: int, token_id: int) -> int:
-        if self.vocabulary.strips_after_special and self._tokens[token_id] not in _KEEPS_SPACE_AFTER:
-            while end < len(text) and text[end].isspace():
-                end += 1
-        return end
+            ids.extend(self._encode_text(text, at_start))
 
     def _special_matches(
         self, text: str, protected: Sequence[tuple[int, int]], parse_special: bool
@@ -202,13 +226,22 @@ class Tokenizer:
         return data
 
     def _spell(self, token_id: int) -> bytes:
-        token, kind = self._tokens[token_id], self._kinds[token_id]
-        if kind in (CONTROL, UNKNOWN) or (kind == USER_DEFINED and not self._sentencepiece):
+        token, kind, spelling = self._tokens[token_id], self._kinds[token_id], self.vocabulary.spelling
+        if kind in (CONTROL, UNKNOWN) or (kind == USER_DEFINED and spelling != "marks"):
             return token.encode("utf-8", "surrogateescape")
         if kind == BYTE:
             return bytes([int(token[3:5], 16)])
-        if self._sentencepiece:
+        if spelling == "marks":
             return token.replace(SPACE_MARK, " ").encode("utf-8", "surrogateescape")
+        mark = self.vocabulary.continuation
+        if spelling == "words":
+            text = token.removeprefix(mark) if token.startswith(mark) else " " + token
+            return text.encode("utf-8", "surrogateescape")
+        if spelling == "suffix":
+            text = token.removesuffix(mark) + " " if token.endswith(mark) else token
+            return text.encode("utf-8", "surrogateescape")
+        if spelling == "plain":
+            return token.encode("utf-8", "surrogateescape")
         try:
             return bytes(BYTE_OF_CHARACTER[ord(character)] for character in token)
         except KeyError:
@@ -234,6 +267,11 @@ class Tokenizer:
                 "token_ids", f"token id {token_id} is outside the vocabulary, which has ids 0 to {self.vocab_size - 1}"
             )
         return token_id
+
+
+def _touches_word(text: str, begin: int, end: int) -> bool:
+    beside = text[max(begin - 1, 0) : begin] + text[end : end + 1]
+    return any(character == "_" or character.isalnum() for character in beside)
 
 
 def _check_text(text: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from pellucid.tokenizer.pre_tokenizers import PreTokenizer, pre_tokenizer_named
 
 # Kinds of token, `tokenizer.ggml.token_type`.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-MODELS = ("gpt2", "llama")
+MODELS = ("gpt2", "llama", "t5", "bert")
+SPACE_MARK = "▁"
+"""A space, in SentencePiece's vocabularies."""
+Spelling = Literal["bytes", "marks", "words", "suffix", "plain"]
 
 # GPT-2's printable spelling of bytes (openai/gpt-2, src/encoder.py, `bytes_to_unicode`).
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -51,16 +54,44 @@ END_TEXTS = (
 _END_ID_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id", "eos_token_ids")
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """An engine of the `tokenizers` library, in the terms of tokenizer.json."""
+
+    normalizer: Mapping[str, Any] | None
+    pre_tokenizer: Mapping[str, Any] | None
+    model: Mapping[str, Any]
+    """Its type and options, without vocabulary and merges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """How a special or added token is found in text, where that is not just by its letters."""
+
+    strips_before: bool = False
+    """White space before it goes …"""
+    strips_after: bool = False
+    """… and white space after it."""
+    single_word: bool = False
+    """Only where no letter, digit or underscore touches it."""
+
+
 @dataclass(slots=True)
 class Vocabulary:
     """The pieces of a model and their kinds; indices are token ids.
 
-    tokens: the pieces as the file spells them (byte-level alphabet or `▁` for a space); index: the way back.
+    tokens: the pieces as the file spells them; index: the way back.
+    spelling: the byte-level alphabet, `▁` marks for spaces, WordPiece (`##` where a word goes on), a suffix where a
+    word ends, or plain text.
     kinds: one of NORMAL … BYTE for each.
     scores: SentencePiece scores, higher merges first; None where the file has none.
+    rules: the engine, where it is neither byte-level BPE of GGUF nor SentencePiece BPE.
+    normalized: added tokens that are looked for after the rules' normalizer.
+    prefix_ids, suffix_ids: what goes before and after a text.
     """
 
     model: str
+    spelling: Spelling
     pre_tokenizer: PreTokenizer
     tokens: list[str]
     index: dict[str, int]
@@ -72,11 +103,15 @@ class Vocabulary:
     unk_id: int | None
     pad_id: int | None
     eos_ids: frozenset[int]
-    add_bos: bool
-    add_eos: bool
+    prefix_ids: tuple[int, ...]
+    suffix_ids: tuple[int, ...]
     add_space_prefix: bool
-    strips_after_special: bool
     chat_templates: dict[str, str]
+    matching: dict[int, Matching] = field(default_factory=dict)
+    rules: Rules | None = None
+    normalized: dict[int, Matching] = field(default_factory=dict)
+    continuation: str = "##"
+    """words: what a piece begins with that goes on with a word; suffix: what a piece ends with that ends one."""
 
     def ids_of_kinds(self, *kinds: int) -> list[int]:
         """The ids of all tokens of these kinds, ascending."""
@@ -111,6 +146,13 @@ def no_token_for(character: str) -> InvalidParameterError:
     )
 
 
+def check_bytes(text: str, lost: frozenset[int]) -> None:
+    """Refuse a text with bytes that have no token, which the engine would drop (SmolLM2 lacks a few controls)."""
+    data = text.encode()
+    if any(byte in data for byte in lost):
+        raise no_token_for(next(c for c in text if not lost.isdisjoint(c.encode())))
+
+
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     """Check the `tokenizer.*` keys of `metadata` and gather them.
 
@@ -125,34 +167,100 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     tokens = _tokens(metadata)
     kinds = _kinds(metadata, len(tokens))
     _check_byte_tokens(tokens, kinds)
+    if model == "bert":
+        tokens = [_without_phantom_space(token, kind) for token, kind in zip(tokens, kinds, strict=True)]
     # Only the byte-level models are cut by rules that differ from file to file.
-    sentencepiece = model == "llama"
     pre_name = _text(metadata, "tokenizer.ggml.pre") or "default"
-    pre_tokenizer = PreTokenizer("none") if sentencepiece else pre_tokenizer_named(pre_name)
+    pre_tokenizer = pre_tokenizer_named(pre_name) if model == "gpt2" else PreTokenizer("none")
     index = dict(zip(tokens, range(len(tokens)), strict=True))
     ids = _SpecialIds(metadata, tokens, kinds)
-    defaults = (1, 2, 0) if sentencepiece else (None, None, None)
-    eos_id = ids.read("eos", defaults[1])
-    end_ids = _end_ids(metadata, ids, index, kinds, eos_id)
+    defaults = _DEFAULT_IDS[model]
+    bos_id, eos_id = ids.read(_BEGIN_KEYS[model][0], defaults[0]), ids.read(_BEGIN_KEYS[model][1], defaults[1])
+    add_bos = _flag(metadata, "add_bos_token", model in ("llama", "bert") or pre_tokenizer.add_bos)
+    add_eos = _flag(metadata, "add_eos_token", model in ("t5", "bert"))
     return Vocabulary(
         model=model,
+        spelling=_SPELLINGS[model],
         pre_tokenizer=pre_tokenizer,
         tokens=tokens,
         index=index,
         kinds=kinds,
-        scores=_scores(metadata, len(tokens)) if sentencepiece else None,
-        merges=_merges(metadata, required=not sentencepiece),
-        bos_id=ids.read("bos", defaults[0]),
+        scores=_scores(metadata, len(tokens)) if model in ("llama", "t5") else None,
+        merges=_merges(metadata, required=model == "gpt2"),
+        bos_id=bos_id,
         eos_id=eos_id,
         unk_id=ids.read("unknown", defaults[2]),
         pad_id=ids.read("padding", None),
-        eos_ids=end_ids,
-        add_bos=_flag(metadata, "add_bos_token", sentencepiece or pre_tokenizer.add_bos),
-        add_eos=_flag(metadata, "add_eos_token", False),
-        add_space_prefix=_flag(metadata, "add_space_prefix", True) if sentencepiece else False,
-        strips_after_special=_strips_after_special(metadata),
+        eos_ids=_end_ids(metadata, ids, index, kinds, eos_id),
+        prefix_ids=(bos_id,) if add_bos and bos_id is not None else (),
+        suffix_ids=(eos_id,) if add_eos and eos_id is not None else (),
+        add_space_prefix=_space_prefix(metadata, model),
         chat_templates=_chat_templates(metadata),
+        matching=_matching(metadata, tokens, kinds),
+        rules=_rules(metadata, model, tokens),
     )
+
+
+def _without_phantom_space(token: str, kind: int) -> str:
+    """llama.cpp's converter marks the pieces that begin a word and drops the `##` of the others; here it comes back."""
+    if kind != NORMAL or token.startswith(SPACE_MARK):
+        return token.removeprefix(SPACE_MARK)
+    return "##" + token
+
+
+def _space_prefix(metadata: Mapping[str, Any], model: str) -> bool:
+    if model == "bert":
+        return True
+    return model != "gpt2" and _flag(metadata, "add_space_prefix", True)
+
+
+def _rules(metadata: Mapping[str, Any], model: str, tokens: list[str]) -> Rules | None:
+    """The library's rules for a Unigram or WordPiece vocabulary."""
+    if model == "bert":
+        # The format has no flags for case and accents; llama.cpp drops both.
+        return wordpiece_rules({})
+    charsmap = metadata.get("tokenizer.ggml.precompiled_charsmap")
+    if charsmap is not None and (not isinstance(charsmap, np.ndarray) or charsmap.dtype.kind not in "iu"):
+        raise ModelFileError("tokenizer.ggml.precompiled_charsmap is not an array of bytes")
+    normalizer = _sentencepiece_normalizer(
+        b"" if charsmap is None else charsmap.astype(np.uint8).tobytes(),
+        squeezes_spaces=_flag(metadata, "remove_extra_whitespaces", model == "t5"),
+    )
+    if model != "t5":
+        return None if model == "gpt2" or normalizer is None else Rules(normalizer, None, {"type": "SentencePiece"})
+    marks = {
+        "type": "Metaspace",
+        "replacement": SPACE_MARK,
+        "prepend_scheme": "always" if _flag(metadata, "add_space_prefix", True) else "never",
+        # Where a piece goes over the end of a word, a text is one word.
+        "split": not any(SPACE_MARK in token[1:].lstrip(SPACE_MARK) for token in tokens),
+    }
+    return Rules(normalizer, marks, {"type": "Unigram"})
+
+
+def _sentencepiece_normalizer(charsmap: bytes, *, squeezes_spaces: bool) -> Mapping[str, Any] | None:
+    """SentencePiece's own normalisation (Kudo and Richardson 2018, section 3.2)."""
+    import base64
+
+    steps: list[dict[str, Any]] = []
+    if charsmap:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()})
+    if squeezes_spaces:
+        steps.append({"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""})
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    return {"type": "Sequence", "normalizers": steps} if steps else None
+
+
+def wordpiece_rules(settings: Mapping[str, Any]) -> Rules:
+    """BERT's words (google-research/bert, tokenization.py), by the flags of its tokenizer_config.json."""
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+        "strip_accents": settings.get("strip_accents"),
+        "lowercase": settings.get("do_lower_case", True),
+    }
+    return Rules(normalizer, {"type": "BertPreTokenizer"}, {"type": "WordPiece"})
 
 
 def _tokens(metadata: Mapping[str, Any]) -> list[str]:
@@ -228,6 +336,18 @@ def _text(metadata: Mapping[str, Any], key: str) -> str:
     return value
 
 
+# Where a file does not say, ids of begin, end and unknown are SentencePiece's usual ones.
+_DEFAULT_IDS: dict[str, tuple[int | None, int | None, int | None]] = {
+    "gpt2": (None, None, None),
+    "llama": (1, 2, 0),
+    "t5": (None, 1, 2),
+    "bert": (101, 102, 100),
+}
+_BEGIN_KEYS = {"gpt2": ("bos", "eos"), "llama": ("bos", "eos"), "t5": ("bos", "eos"), "bert": ("cls", "seperator")}
+_SPELLINGS: dict[str, Spelling] = {"gpt2": "bytes", "llama": "marks", "t5": "marks", "bert": "words"}
+_PHI3_KEEPS_SPACE_AFTER = ("<unk>", "<s>", "<|endoftext|>")
+
+
 class _SpecialIds:
     """Reads `tokenizer.ggml.*_token_id`, refusing ids outside the vocabulary."""
 
@@ -265,6 +385,11 @@ def _end_ids(
         if value is not None:
             listed = value.tolist() if isinstance(value, np.ndarray) else value
             named.update(ids.checked(key, item) for item in (listed if isinstance(listed, list) else [listed]))
+    return frozenset(named | known_end_ids(index, kinds))
+
+
+def known_end_ids(index: Mapping[str, int], kinds: list[int]) -> set[int]:
+    """The end tokens known by their text; they become CONTROL in `kinds`."""
     known = {text: index[text] for text in END_TEXTS if text in index}
     # In the harmony format `<|end|>` closes a message, not the answer (also solar-open).
     if "<|end|>" in known and (
@@ -278,13 +403,20 @@ def _end_ids(
     ends = {i for text, i in known.items() if kinds[i] == CONTROL or text.startswith(("<|", "<｜", "<end_of"))}
     for token_id in ends:
         kinds[token_id] = CONTROL
-    return frozenset(named | ends)
+    return ends
 
 
-def _strips_after_special(metadata: Mapping[str, Any]) -> bool:
+def _matching(metadata: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> dict[int, Matching]:
     # Phi-3's added tokens swallow the white space after them; GGUF has no field for that, so llama.cpp goes by name.
     name = _text(metadata, "general.name").lower()
-    return metadata.get("tokenizer.ggml.model") == "llama" and ("phi-3" in name or "phi3" in name)
+    if metadata.get("tokenizer.ggml.model") != "llama" or ("phi-3" not in name and "phi3" not in name):
+        return {}
+    swallows = Matching(strips_after=True)
+    return {
+        i: swallows
+        for i, kind in enumerate(kinds)
+        if kind in (CONTROL, UNKNOWN, USER_DEFINED) and tokens[i] not in _PHI3_KEEPS_SPACE_AFTER
+    }
 
 
 def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,206 @@
+"""Engines of the `tokenizers` library by the rules of tokenizer.json: BPE, Unigram, WordPiece.
+
+Only normalizer, pre-tokenizer and model run here. Special tokens are taken out of the text before and are no pieces
+of the model, whatever the file says: text cannot become one. Truncation and padding that a file asks for are not done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pellucid.errors import ModelFileError, UnsupportedModelError, one_line, shown
+from pellucid.tokenizer.vocabulary import (
+    BYTE,
+    BYTE_OF_CHARACTER,
+    CONTROL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    Rules,
+    Vocabulary,
+    check_bytes,
+    no_token_for,
+)
+
+MODEL_TYPES = ("BPE", "Unigram", "WordPiece")
+_UNKNOWN_PIECE = "\ue000unknown\ue000"
+"""Stands for the unknown token inside an engine, where its own text would be found in a text."""
+_BPE_OPTIONS = ("continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges")
+
+T = TypeVar("T")
+
+
+class LibraryEngine:
+    """Plain text to ids. Raises ModelFileError for rules that the library does not take."""
+
+    def __init__(self, vocabulary: Vocabulary, rules: Rules) -> None:
+        self._unk_id = vocabulary.unk_id
+        model = _model(vocabulary, rules)
+        self._first = _engine(model, rules.normalizer, rules.pre_tokenizer, vocabulary)
+        inner = _without_first_prefix(rules.pre_tokenizer)
+        is_same = inner == rules.pre_tokenizer
+        self._inner = self._first if is_same else _engine(model, rules.normalizer, inner, vocabulary)
+        self._lost: frozenset[int] = frozenset()
+        self._alphabet: frozenset[str] | None = None
+        self._needs_unknown = rules.model["type"] == "Unigram" and vocabulary.unk_id is None
+        if vocabulary.unk_id is None and rules.model["type"] == "BPE":
+            singles = {token for token in vocabulary.pieces_without(CONTROL, UNKNOWN, UNUSED) if len(token) == 1}
+            if vocabulary.spelling == "bytes":
+                self._lost = frozenset(byte for code, byte in BYTE_OF_CHARACTER.items() if chr(code) not in singles)
+            elif len(vocabulary.ids_of_kinds(BYTE)) < 256:
+                self._alphabet = frozenset(singles)
+
+    def encode(self, text: str, at_start: bool) -> list[int]:
+        """The ids of `text`; at_start: whether it stands at the very beginning."""
+        check_bytes(text, self._lost)
+        engine = self._first if at_start else self._inner
+        if self._alphabet is not None:
+            self._check_characters(engine, text)
+        try:
+            return list(engine.encode(text, add_special_tokens=False).ids)
+        except Exception:
+            if self._needs_unknown:
+                raise no_token_for(text[0]) from None
+            raise
+
+    def _check_characters(self, engine: Any, text: str) -> None:
+        """The library drops characters that have no piece, where there is no unknown token."""
+        assert self._alphabet is not None
+        normal = text if engine.normalizer is None else engine.normalizer.normalize_str(text)
+        missing = set(normal) - self._alphabet - {" "}
+        if missing:
+            raise no_token_for(min(missing))
+
+
+def normalizer_of(rules: Rules) -> Callable[[str], str]:
+    """The rules' normalizer alone."""
+    from tokenizers import Tokenizer
+
+    frame = {"version": "1.0", "normalizer": rules.normalizer, "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    engine = guarded(lambda: Tokenizer.from_str(json.dumps(frame)), "normalizer")
+    normalize: Callable[[str], str] = engine.normalizer.normalize_str
+    return normalize
+
+
+def _engine(model: Any, normalizer: Any, pre_tokenizer: Any, vocabulary: Vocabulary) -> Any:
+    from tokenizers import AddedToken, Tokenizer
+
+    frame = {
+        "version": "1.0",
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "model": {"type": "BPE", "vocab": {}, "merges": []},
+    }
+    engine = guarded(lambda: Tokenizer.from_str(json.dumps(frame)), "normalizer or pre_tokenizer")
+    engine.model = model
+    added = [
+        AddedToken(
+            vocabulary.tokens[token_id],
+            lstrip=matching.strips_before,
+            rstrip=matching.strips_after,
+            single_word=matching.single_word,
+            normalized=True,
+        )
+        for token_id, matching in vocabulary.normalized.items()
+    ]
+    if added:
+        engine.add_tokens(added)
+    return engine
+
+
+def _model(vocabulary: Vocabulary, rules: Rules) -> Any:
+    kind = rules.model["type"]
+    if kind not in MODEL_TYPES:
+        raise UnsupportedModelError(
+            f"tokenizer.json: model.type is {shown(kind)}, which is not supported; supported are: "
+            + ", ".join(MODEL_TYPES)
+        )
+    from tokenizers import models
+
+    if kind == "Unigram":
+        return guarded(lambda: _unigram(vocabulary, rules), "model")
+    outside = (CONTROL, UNKNOWN, UNUSED)
+    pieces = vocabulary.pieces_without(*outside)
+    for token_id in vocabulary.ids_of_kinds(USER_DEFINED):
+        if token_id not in vocabulary.normalized:
+            pieces.pop(vocabulary.tokens[token_id], None)
+    unknown: dict[str, Any] = {}
+    if vocabulary.unk_id is not None:
+        pieces[_UNKNOWN_PIECE] = vocabulary.unk_id
+        unknown = {"unk_token": _UNKNOWN_PIECE}
+    options = rules.model
+    if kind == "WordPiece":
+        if not unknown:
+            raise ModelFileError("a WordPiece vocabulary needs an unknown token, and has none")
+        return guarded(
+            lambda: models.WordPiece(
+                pieces,
+                max_input_chars_per_word=options.get("max_input_chars_per_word") or 100,
+                continuing_subword_prefix=vocabulary.continuation,
+                **unknown,
+            ),
+            "model",
+        )
+    if options.get("dropout"):
+        raise UnsupportedModelError("tokenizer.json: model.dropout is set: such a tokenizer has no one answer")
+    prefix = options.get("continuing_subword_prefix") or ""
+    merges = [
+        (left, right)
+        for left, right in map(_pair, vocabulary.merges or [])
+        if left in pieces and right in pieces and left + right.removeprefix(prefix) in pieces
+    ]
+    kept = {name: options[name] for name in _BPE_OPTIONS if options.get(name) is not None}
+    return guarded(lambda: models.BPE(vocab=pieces, merges=merges, **kept, **unknown), "model")
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
+
+
+def _unigram(vocabulary: Vocabulary, rules: Rules) -> Any:
+    """The model's list of pieces is ordered by id: what is no piece is written as a second copy of the last one, and
+    the library takes the id of the last copy."""
+    from tokenizers import models
+
+    assert vocabulary.scores is not None
+    scores = vocabulary.scores.tolist()
+    outside = set(vocabulary.ids_of_kinds(CONTROL, UNKNOWN, UNUSED, USER_DEFINED)) - set(vocabulary.normalized)
+    last = max((i for i in range(len(scores)) if i not in outside), default=None)
+    if last is None:
+        raise ModelFileError("the vocabulary has no pieces of text")
+    size = max(last, vocabulary.unk_id or 0) + 1
+    tail = (vocabulary.tokens[last], scores[last])
+    pieces = [
+        tail if i in outside else (token, score)
+        for i, (token, score) in enumerate(zip(vocabulary.tokens[:size], scores[:size], strict=True))
+    ]
+    if vocabulary.unk_id is not None and vocabulary.unk_id > last:
+        raise UnsupportedModelError("a Unigram vocabulary whose unknown token comes last is not supported")
+    fallback = len(vocabulary.ids_of_kinds(BYTE)) == 256
+    return models.Unigram(pieces, unk_id=vocabulary.unk_id, byte_fallback=fallback)
+
+
+def _without_first_prefix(rules: Any) -> Any:
+    """The same for a text that goes on after a special token: what is prepended only to the first part is not."""
+    if isinstance(rules, dict):
+        if rules.get("type") == "Metaspace" and rules.get("prepend_scheme") == "first":
+            return rules | {"prepend_scheme": "never"}
+        return {key: _without_first_prefix(value) for key, value in rules.items()}
+    if isinstance(rules, list):
+        return [_without_first_prefix(value) for value in rules]
+    return rules
+
+
+def guarded(build: Callable[[], T], what: str) -> T:
+    """The library raises bare Exceptions for what it does not take, and its Rust may panic, which is no Exception."""
+    try:
+        return build()
+    except (ModelFileError, UnsupportedModelError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ModelFileError(f"the tokenizer's {what} cannot be used: {one_line(str(error))[:300]}") from None
