@@ -150,7 +150,7 @@ def main() -> None:
         prompts = [chat_ids(tokenizer, text) for text in TASKS[task]]
         ask(engines["on"], prompts[0], SamplingParams(temperature=0, max_tokens=8))
         for temperature in (float(t) for t in args.temperatures.split(",")):
-            figures = measure(engines, prompts, temperature, args.rounds if temperature else 1, args.max_tokens)
+            figures = measure(engines, prompts, temperature, args.rounds, args.max_tokens)
             result[f"{task}_{temperature:g}"] = figures
             print(f"{task:10} temperature {temperature:g}: {figures}", flush=True)
     print(json.dumps(result))

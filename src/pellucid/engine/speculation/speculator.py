@@ -20,6 +20,9 @@ from pellucid.sampling.sampler import Sampler
 MARGIN = 1.02
 """Drafts must promise so many times the tokens per second of the step without them."""
 
+MANY = 8
+"""From so many requests on it is worth asking first whether any guess can pay."""
+
 _Plan = list[tuple[ScheduledRequest, Draft, int]]
 """Entries, their drafts, and how many of each are verified."""
 
@@ -56,20 +59,22 @@ class Speculator:
                 self.draft_model.table_changed(key)
         if not step.may_draft:
             return
-        room = scheduler.max_num_batched_tokens - step.num_tokens
+        num_rows = step.num_tokens
+        room = scheduler.max_num_batched_tokens - num_rows
         wanted: list[tuple[ScheduledRequest, int]] = []
         for entry in step.scheduled:
             limit = min(self._limit(entry), room)
             if limit > 0:
                 wanted.append((entry, limit))
-        if not wanted or (self.is_adaptive and not self._can_pay(step.num_tokens, room, wanted)):
+        if not wanted:
             return
-        drafts = self._adaptive_drafts(step, scheduler, wanted) if self.is_adaptive else None
-        plan = (
-            self._fixed_plan(scheduler, wanted, room)
-            if drafts is None
-            else self._best_plan(step.num_tokens, room, wanted, drafts)
-        )
+        if not self.is_adaptive:
+            plan = self._fixed_plan(scheduler, wanted, room)
+        elif len(wanted) < MANY or self._can_pay(num_rows, room, wanted):
+            drafts = self._adaptive_drafts(num_rows, scheduler, wanted)
+            plan = self._best_plan(num_rows, room, wanted, drafts)
+        else:
+            return
         for entry, draft, count in plan:
             entry.draft_token_ids = draft.token_ids[: scheduler.reserve(entry, count)]
 
@@ -133,7 +138,7 @@ class Speculator:
         return plan
 
     def _adaptive_drafts(
-        self, step: SchedulerOutput, scheduler: Scheduler, wanted: list[tuple[ScheduledRequest, int]]
+        self, num_rows: int, scheduler: Scheduler, wanted: list[tuple[ScheduledRequest, int]]
     ) -> list[Draft]:
         """For each entry the draft that promises most: looked up for nothing, or the draft model's at its cost."""
         if self.lookup is None:
@@ -147,9 +152,9 @@ class Speculator:
         share = model.costs.seconds(len(wanted)) / len(wanted)
         chosen: list[tuple[int, int]] = []
         for place, ((entry, limit), draft) in enumerate(zip(wanted, drafts, strict=True)):
-            looked_up, _ = self._worth(step.num_tokens, draft.odds, 0.0)
+            looked_up, _ = self._worth(num_rows, draft.odds, 0.0)
             odds = [model.probability(entry.request.key)] * limit
-            worth, count = self._worth(step.num_tokens, odds, share)
+            worth, count = self._worth(num_rows, odds, share)
             if model.is_trial_due(entry.request.key):
                 worth, count = float("inf"), min(model.TRIAL_TOKENS, limit)
             count = scheduler.reserve(entry, count) if worth > looked_up else 0
@@ -187,6 +192,8 @@ class Speculator:
             for probability in draft.odds:
                 chance *= probability
                 chances.append((-chance, place))
+        if not chances:
+            return []
         chances.sort()
         best, most = MARGIN * num_rows / self.costs.seconds(num_rows), 0
         tokens = float(num_rows)
