@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.engine.speculation.ngram import MAX_MATCH, MAX_PLACES, NO_MATCH, Match, NgramIndex
+from pellucid.engine.speculation.ngram import MAX_MATCH, MAX_PLACES, NO_MATCH, RESUME_WITHIN, Match, NgramIndex
 
 TEXTS = st.lists(st.integers(0, 3), max_size=60)
 
@@ -69,3 +69,22 @@ def test_the_place_that_is_copied_from_is_kept_among_many() -> None:
         assert index.continuation(index.match(), 1) == [token_id]
         index.extend([token_id])
     assert index.continuation(index.match(), 2) == [53, 54]
+
+
+def test_a_copy_goes_on_after_a_word_that_was_replaced_and_after_words_left_out() -> None:
+    source = list(range(100, 140))
+    index = NgramIndex()
+    index.extend([*source, 100, 101, 102])
+    assert index.continuation(index.match(), 1) == [103]
+    index.extend([7])  # instead of 103
+    assert index.match() == NO_MATCH
+    index.extend([104])
+    assert index.match() == Match(5, 1)
+    assert index.continuation(index.match(), 2) == [105, 106]
+    index.extend([105])
+    assert index.match() == Match(6, 2), "a pair again"
+    index.extend([120])  # a sentence left out
+    assert index.match() == Match(21, 1)
+    index.extend([8] * RESUME_WITHIN)
+    index.extend([121])
+    assert index.match() == NO_MATCH, "too long ago"

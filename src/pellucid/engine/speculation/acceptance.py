@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-MATCH_LENGTHS = (2, 3, 4, 6, 9, 16)
-"""Matches are told apart by their length: 2, 3, 4–5, 6–8, 9–15, 16 and more."""
-MATCH_PRIORS = (0.40, 0.55, 0.60, 0.75, 0.85, 0.97)
+MATCH_LENGTHS = (1, 2, 3, 4, 6, 9, 16)
+"""Matches are told apart by their length: 1, 2, 3, 4–5, 6–8, 9–15, 16 and more."""
+MATCH_PRIORS = (0.40, 0.40, 0.55, 0.60, 0.75, 0.85, 0.97)
 """Share of right guesses at each of them, measured on chats of the default model (docs/speculation.md)."""
 PRIOR_WEIGHT = 4.0
 """Observations that a prior counts as; it fades as they do."""
@@ -35,5 +35,5 @@ class Acceptance:
 
 
 def match_kind(length: int) -> int:
-    """The class of a match of so many tokens, 2 or more."""
+    """The class of a match of so many tokens, 1 or more."""
     return bisect_right(MATCH_LENGTHS, length) - 1

@@ -21,6 +21,10 @@ MAX_MATCH = 16
 MAX_PLACES = 16
 """The latest places of the last pair that are compared; beside them only the one that was right the last time."""
 
+RESUME_WITHIN, RESUME_REACH = 16, 32
+"""So many tokens long a copy that was lost is looked for again, so many tokens from where it was lost: an edit has
+replaced some words, a summary has left some out."""
+
 
 class Match(NamedTuple):
     """An earlier place that agrees with the end of the text."""
@@ -28,7 +32,7 @@ class Match(NamedTuple):
     position: int
     """One past the earlier occurrence: where its continuation begins; 0 when there is none."""
     length: int
-    """Tokens that agree, MIN_MATCH to MAX_MATCH; 0 when there is none."""
+    """Tokens that agree, up to MAX_MATCH; 0 when there is none, 1 where a lost copy seems to go on."""
 
 
 NO_MATCH = Match(0, 0)
@@ -37,7 +41,7 @@ NO_MATCH = Match(0, 0)
 class NgramIndex:
     """The tokens of one sequence and where each pair of them stood."""
 
-    __slots__ = ("_followed", "_latest", "_previous", "token_ids")
+    __slots__ = ("_followed", "_latest", "_lost", "_lost_at", "_previous", "token_ids")
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
@@ -47,13 +51,20 @@ class NgramIndex:
         """[len + 1] for every prefix length: the same for the pair that ends there, without itself; 0 when new."""
         self._followed = 0
         """The place whose continuation came true last, moved along with the text; 0 for none."""
+        self._lost = 0
+        """Where in the text the last such place was when another token came; 0 for none."""
+        self._lost_at = 0
+        """How long the text was then."""
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Take in the next tokens."""
         known, latest, previous = self.token_ids, self._latest, self._previous
         for token_id in token_ids:
             followed = self._followed
-            self._followed = followed + 1 if followed and known[followed] == token_id else 0
+            if followed and known[followed] != token_id:
+                self._followed, self._lost, self._lost_at = 0, followed, len(known)
+            elif followed:
+                self._followed = followed + 1
             known.append(token_id)
             end = len(known)
             if end < MIN_MATCH:
@@ -66,11 +77,12 @@ class NgramIndex:
     def match(self) -> Match:
         """The longest agreement among the latest places of the last pair, the latest of equally long ones.
 
-        The place that is being copied from is compared as well, however old it is.
+        The place that is being copied from is compared as well, however old it is. Where the last pair is new, a copy
+        that was lost a moment ago may go on at the last token alone.
         """
         position = self._previous[-1]
         if not position:
-            return NO_MATCH
+            return self._resumed()
         best = Match(self._followed, self._agreement(self._followed)) if self._followed else NO_MATCH
         for _ in range(MAX_PLACES):
             if best.length == MAX_MATCH:
@@ -81,8 +93,6 @@ class NgramIndex:
             position = self._previous[position]
             if not position:
                 break
-        if best.length < MIN_MATCH:
-            return NO_MATCH
         self._followed = best.position
         return best
 
@@ -93,6 +103,17 @@ class NgramIndex:
         while len(found) < count:
             found.append(found[len(found) - distance])
         return found
+
+    def _resumed(self) -> Match:
+        """The next place with the last token behind the one where a copy was lost."""
+        end = len(self.token_ids)
+        if not self._lost or end - self._lost_at > RESUME_WITHIN:
+            return NO_MATCH
+        try:
+            place = self.token_ids.index(self.token_ids[-1], self._lost, min(self._lost + RESUME_REACH, end - 1))
+        except ValueError:
+            return NO_MATCH
+        return Match(place + 1, 1)
 
     def _agreement(self, position: int) -> int:
         """How many tokens before `position` are those at the end of the text, up to MAX_MATCH."""
