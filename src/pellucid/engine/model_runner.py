@@ -262,7 +262,7 @@ class ModelRunner:
         if num_fast < MIN_FAST_ROWS:
             num_fast = 0
         fast_rows[first_row : first_row + num_fast] = True
-        fast_rows[first_row + num_fast : first_row + entry.num_new_tokens] = False
+        fast_rows[first_row + num_fast : first_row + entry.num_rows] = False
 
     def _table_rows(self, indices: list[int]) -> Int32Array:
         """[S, max_blocks] block tables in batch order; a view where the rows lie that way already."""
