@@ -11,7 +11,7 @@ import pytest
 from engine_driver import one, run
 from mock_model import MockModel, make_engine
 
-from pellucid.config import PRECISIONS, EngineArgs
+from pellucid.config import PRECISIONS, EngineArgs, SpeculativeMethod
 from pellucid.engine.llm import LLM
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.model_runner import MIN_FAST_ROWS
@@ -37,9 +37,13 @@ def batches_of(engine: LLMEngine) -> list[tuple[list[Int32Array], list[bool] | N
     return seen
 
 
+@pytest.mark.parametrize("method", ["off", "ngram"])
 @pytest.mark.parametrize("budget", [12, 40, 256])
-def test_only_prompt_rows_are_fast_recomputed_ones_too(budget: int) -> None:
-    engine = make_engine(precision="fast", max_num_batched_tokens=budget, max_model_len=96, num_blocks=9)
+def test_only_prompt_rows_are_fast_recomputed_ones_too(budget: int, method: SpeculativeMethod) -> None:
+    """Guesses are rows behind the prompt, too."""
+    engine = make_engine(
+        precision="fast", max_num_batched_tokens=budget, max_model_len=96, num_blocks=9, speculative_method=method
+    )
     seen = batches_of(engine)
     run(engine, {str(i): (prompt, ANSWER) for i, prompt in enumerate(PROMPTS)})
     assert engine.stats.num_preemptions > 0
