@@ -127,5 +127,6 @@ def test_its_keys_and_values_count_as_memory(model: Path) -> None:
     assert both.stats.kv_blocks_total == plain.stats.kv_blocks_total // 2
     alone = needed_bytes(EngineArgs(model=str(model), kv_cache_memory_bytes=2**20))
     with_draft = EngineArgs(model=str(model), kv_cache_memory_bytes=2**20, speculative_model=str(model))
-    assert needed_bytes(with_draft) - alone == plain.config.weight_bytes
+    one_block = 2**20 // both.stats.kv_blocks_total
+    assert abs(needed_bytes(with_draft) - alone - plain.config.weight_bytes) < one_block
     assert LLAMA_SHAPE["vocab"] == both.config.vocab_size
