@@ -233,6 +233,11 @@ NB_MODULE(_native, m) {
   m.doc() = "Compiled kernels; used through pellucid.kernels.native only.";
   amx_state();  // at import, before the first pool starts its threads
   m.def("available_isas", &available_isas);
+  m.def("packed_bytes", [](int ggml_type, int64_t rows, int64_t columns) -> size_t {
+    const int format = format_index(ggml_type);
+    check(format >= 0 && rows >= 0 && columns >= 0, "unknown type or negative size");
+    return static_cast<size_t>((rows + kPanelRows - 1) / kPanelRows) * kFormats[format].panel_bytes(columns);
+  });
   m.def("amx_note", [] { return amx_state().note; });
   m.def("emulated_tiles_agree", &emulated_tiles_agree);
   // For tests: the answers are given instead of asked.

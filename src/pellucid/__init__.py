@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pellucid.errors import ModelFileError as ModelFileError
     from pellucid.errors import ModelStoreError as ModelStoreError
     from pellucid.errors import NonFiniteError as NonFiniteError
+    from pellucid.errors import NotEnoughMemoryError as NotEnoughMemoryError
     from pellucid.errors import PellucidError as PellucidError
     from pellucid.errors import UnsupportedModelError as UnsupportedModelError
     from pellucid.outputs import CompletionOutput as CompletionOutput
@@ -75,6 +76,7 @@ _HOME = {
     "ModelFileError": "errors",
     "ModelStoreError": "errors",
     "NonFiniteError": "errors",
+    "NotEnoughMemoryError": "errors",
     "PellucidError": "errors",
     "PoolingParams": "pooling_params",
     "RequestMetrics": "outputs",

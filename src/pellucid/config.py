@@ -281,7 +281,9 @@ class EngineArgs:
     kv_cache_memory_bytes: int | None = field(
         default=None,
         metadata={
-            "help": "Bytes reserved for the KV cache; when unset, room for 4 requests of max_model_len, at most 2 GiB."
+            "help": "Bytes reserved for the KV cache, also as 2GiB or 512MB; when unset, room for 4 requests of "
+            "max_model_len, at most 2 GiB and half of the free memory.",
+            "unit": "bytes",
         },
     )
     enable_prefix_caching: bool = field(

@@ -113,6 +113,12 @@ class BackendError(PellucidError):
     code = "backend"
 
 
+class NotEnoughMemoryError(PellucidError):
+    """The weights need more memory than this process may have or than is free; both numbers are named."""
+
+    code = "memory"
+
+
 class NonFiniteError(PellucidError):
     """A request's activations or logits became NaN or infinite; only that request fails."""
 

@@ -15,6 +15,7 @@ from pellucid.cli.flags import NO_FLAG, flag
 from pellucid.cli.generate import DEFAULT_MAX_TOKENS
 from pellucid.cli.verbs import SUBVERBS, VERBS
 from pellucid.config import EngineArgs
+from pellucid.errors import InvalidParameterError
 from pellucid.sampling_params import SamplingParams
 
 PREFACE = "import sys; from pellucid.cli.main import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
@@ -174,6 +175,28 @@ def test_presets_and_flags_beside_them(verbs: Any) -> None:
     )
     chosen = params["sampling_params"]
     assert (chosen["temperature"], chosen["top_p"], chosen["top_k"]) == (0.3, 0.9, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [
+        ("760000000", 760000000),
+        ("2GiB", 2 * 1024**3),
+        ("1.5 gib", 1536 * 1024**2),
+        ("512MB", 512 * 1000**2),
+        ("8kB", 8000),
+    ],
+)
+def test_sizes_may_have_a_unit(verbs: Any, text: str, bytes_: int) -> None:
+    verbs("generate", "Once", "--max-tokens", "1", "--kv-cache-memory-bytes", text)
+    assert verbs.engine == {"kv_cache_memory_bytes": bytes_}
+
+
+@pytest.mark.parametrize("text", ["2 gigs", "GiB", "-1GiB", "1e3MB", "٣GB"])
+def test_sizes_that_are_none_are_refused(verbs: Any, text: str) -> None:
+    verbs("generate", "Once", "--max-tokens", "1", f"--kv-cache-memory-bytes={text}")
+    with pytest.raises(InvalidParameterError, match=r"kv_cache_memory_bytes is .* but must be a whole number"):
+        EngineArgs(**verbs.engine)
 
 
 def test_underscores_and_short_flags(verbs: Any) -> None:

@@ -59,7 +59,7 @@ def test_engine_args_have_one_default_each() -> None:
 def test_a_kv_cache_larger_than_the_machine_is_refused() -> None:
     args = EngineArgs(model="mock", kv_cache_memory_bytes=10**18)
     with pytest.raises(
-        InvalidParameterError, match=r"kv_cache_memory_bytes is 10.*, but must be at most this machine's"
+        InvalidParameterError, match=r"kv_cache_memory_bytes is 10.*, but must be at most the memory that this"
     ):
         LLMEngine(MockModel(), ByteTokenizer(), args)
 

@@ -12,7 +12,7 @@ from pellucid.config import KV_CACHE_DTYPES, EngineArgs, KVCacheDType, ModelConf
 from pellucid.errors import InvalidParameterError
 from pellucid.kernels import kv_codes
 from pellucid.kv_cache import sizing
-from pellucid.kv_cache.sizing import beyond_training, resolve_max_model_len, resolve_num_blocks
+from pellucid.kv_cache.sizing import beyond_training, largest_context, resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage, KVLayer
 
 
@@ -118,11 +118,14 @@ def _resident() -> int:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
-def test_default_pool_is_four_requests_or_two_gib() -> None:
-    assert resolve_num_blocks(config(), EngineArgs(), 2048) == 4 * 128
+def test_default_pool_is_four_requests_or_two_gib_or_half_of_what_is_free() -> None:
+    plenty = 64 * 1024**3
+    assert resolve_num_blocks(config(), EngineArgs(), 2048, free=plenty) == 4 * 128
     block_bytes = config().kv_bytes_per_token(EngineArgs().kv_cache_dtype) * 16
-    assert resolve_num_blocks(config(), EngineArgs(), 65536) == 2 * 1024**3 // block_bytes
-    assert resolve_num_blocks(config(), EngineArgs(), 131072) == 8192, "never less than one request"
+    assert resolve_num_blocks(config(), EngineArgs(), 65536, free=plenty) == 2 * 1024**3 // block_bytes
+    assert resolve_num_blocks(config(), EngineArgs(), 131072, free=plenty) == 8192, "never less than one request"
+    assert resolve_num_blocks(config(), EngineArgs(), 2048, free=600 * block_bytes) == 300
+    assert resolve_num_blocks(config(), EngineArgs(), 2048, free=200 * block_bytes) == 128, "nor here"
 
 
 def test_pool_of_given_bytes() -> None:
@@ -134,11 +137,26 @@ def test_pool_of_given_bytes() -> None:
     assert caught.value.field == "kv_cache_memory_bytes"
 
 
-def test_a_request_larger_than_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "machine_memory_bytes", lambda: 10**6)
-    with pytest.raises(InvalidParameterError, match=r"set max_model_len to 42 or less") as caught:
+def test_a_request_larger_than_what_is_free_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "free_memory", lambda: 10**6)
+    message = "needs 48660480 bytes .*23760 a token.*, but 1000000 bytes of memory are free: set max_model_len to 32 or"
+    with pytest.raises(InvalidParameterError, match=message) as caught:
         resolve_num_blocks(config(), EngineArgs(), 2048)
     assert caught.value.field == "max_model_len"
+    assert resolve_num_blocks(config(), EngineArgs(), 32) == 2
+
+
+def test_more_than_the_process_may_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "total_memory", lambda: 10**9)
+    with pytest.raises(InvalidParameterError, match="at most the memory that this process may have, 1000000000"):
+        resolve_num_blocks(config(), EngineArgs(kv_cache_memory_bytes=2 * 10**9), 2048)
+
+
+def test_a_draft_model_takes_its_share() -> None:
+    alone = largest_context(config(), EngineArgs(), 10**9)
+    together = largest_context(config(), EngineArgs(), 10**9, config())
+    assert alone // 2 - 16 <= together <= alone // 2
+    assert largest_context(config(), EngineArgs(), -5) == 0
 
 
 def test_max_model_len() -> None:

@@ -10,17 +10,19 @@ import pytest
 from models.small_models import LLAMA_SHAPE, llama_metadata, llama_tensors, write_llama
 
 from pellucid.config import RopeConfig
-from pellucid.errors import ModelFileError, UnsupportedModelError
+from pellucid.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError
 from pellucid.formats.block_types import BLOCK_TYPES_BY_NAME
 from pellucid.formats.gguf import GGUFFile
 from pellucid.formats.quantize import quantize
 from pellucid.forward_batch import ForwardBatch
 from pellucid.kernels.dispatch import make_backend
 from pellucid.kv_cache.storage import KVCacheStorage
+from pellucid.models import loading
 from pellucid.models.architectures.common import half_split_rows
 from pellucid.models.decoder import Decoder
 from pellucid.models.loading import load_model, read_config
 from pellucid.models.rotary import RotaryTable, inverse_frequencies
+from pellucid.models.sources import gguf_source
 from pellucid.trace.probe import Recorder
 
 F32 = BLOCK_TYPES_BY_NAME["F32"]
@@ -247,3 +249,22 @@ def test_quantised_norms_and_vectors_are_read(tmp_path: Path) -> None:
     kind = BLOCK_TYPES_BY_NAME["F16"]
     tensors["output_norm.weight"] = ((64,), kind, quantize(np.ones(64, dtype=np.float32), kind))
     load_model(write_llama(tmp_path / "m.gguf", tensors=tensors), make_backend("native", 1))
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_weights_larger_than_the_free_memory_are_refused_before_they_are_packed(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_llama(tmp_path / "m.gguf", llama_metadata(), llama_tensors(np.random.default_rng(0)))
+    chosen = make_backend(backend)
+    decoder = load_model(path, chosen)
+    with GGUFFile.open(path) as file:
+        needed = gguf_source(file).packed_bytes(chosen)
+    vectors = needed - decoder.weight_bytes
+    assert 0 < vectors < 100_000, "matrices as they are packed, and the norms"
+    monkeypatch.setattr(loading, "free_memory", lambda: needed)
+    load_model(path, chosen)
+    monkeypatch.setattr(loading, "free_memory", lambda: needed - 1)
+    monkeypatch.setattr(chosen, "matrix", lambda parts: pytest.fail("nothing may be packed"))
+    with pytest.raises(NotEnoughMemoryError, match=f"m.gguf: the weights take {needed} bytes .* but {needed - 1} of"):
+        load_model(path, chosen)

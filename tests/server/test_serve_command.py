@@ -61,7 +61,7 @@ def refusal(*arguments: str) -> str:
 
 def test_one_line_then_answers_and_ctrl_c_drains(smollm2_path: Path) -> None:
     with serving("smollm2:135m", "--served-model-name", "small", env={"PELLUCID_API_KEY": "k"}) as (process, line, url):
-        assert line.startswith(f"Pellucid serves small on {url}/v1 · KV cache for 2048 tokens (47.2 MB)"), line
+        assert line.startswith(f"Pellucid serves small on {url}/v1 · KV cache for 2048 tokens (48.7 MB)"), line
         assert httpx.get(f"{url}/v1/models").status_code == 401
         assert httpx.get(f"{url}/version").status_code == 200
         body: dict[str, Any] = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True, "stream": True}

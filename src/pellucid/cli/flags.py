@@ -7,10 +7,12 @@ fields that the user gave. What was not given is not in it, so a preset or the c
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
+from decimal import Decimal
 from typing import Annotated, Any, Union
 
 import typer
@@ -111,8 +113,9 @@ def _option(f: Field[Any], hint: Any, panel: str, defaults: Mapping[str, Any]) -
         return Annotated[bool | None, typer.Option(*declarations, **settings)]
     if f.name in SHORT_FLAGS:
         declarations.append(SHORT_FLAGS[f.name])
-    settings["metavar"] = _metavar(hint, kind)
-    settings["parser"] = _parser(kind, optional)
+    is_size = f.metadata.get("unit") == "bytes"
+    settings["metavar"] = "SIZE" if is_size else _metavar(hint, kind)
+    settings["parser"] = _parser(kind, optional, is_size)
     value = list[str] if repeated else str
     return Annotated[value | None, typer.Option(*declarations, **settings)]
 
@@ -169,14 +172,14 @@ def _shown(f: Field[Any], defaults: Mapping[str, Any]) -> str | None:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def _parser(kind: Any, optional: bool) -> Callable[[str], Any]:
+def _parser(kind: Any, optional: bool, is_size: bool = False) -> Callable[[str], Any]:
     """Text → value. What cannot be read stays text, and the dataclass refuses it with the field's name and range."""
 
     def parse(text: str) -> Any:
         if optional and text.lower() == UNSET:
             return _Unset()
         if kind in (int, float):
-            return _number(text)
+            return _size(text) if is_size else _number(text)
         return text
 
     return parse
@@ -196,6 +199,18 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
+
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmgt])(i?)b", re.ASCII | re.IGNORECASE)
+
+
+def _size(text: str) -> int | float | str:
+    """Bytes, also with a unit: 2GiB is 2 · 1024³, 512MB is 512 · 1000²."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        return _number(text)
+    base = 1024 if match[3] else 1000
+    return int(Decimal(match[1]) * base ** ("kmgt".index(match[2].lower()) + 1))
 
 
 def _plain(f: Field[Any], value: Any) -> Any:

@@ -11,7 +11,15 @@ from pellucid.cli.console import plural
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import local_path
 from pellucid.cli.shape import shape_rows
-from pellucid.config import KV_CACHE_DTYPES, KV_DTYPE_BITS, PRECISION_KL, EngineArgs, ModelConfig, kv_head_bytes
+from pellucid.config import (
+    DEFAULT_KV_CACHE_DTYPE,
+    KV_CACHE_DTYPES,
+    KV_DTYPE_BITS,
+    PRECISION_KL,
+    EngineArgs,
+    ModelConfig,
+    kv_head_bytes,
+)
 from pellucid.errors import BackendError, InvalidParameterError
 from pellucid.model_store.progress import format_bytes
 
@@ -94,7 +102,10 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def _memory(config: ModelConfig) -> dict[str, Any]:
-    """Weights, and KV bytes per token and for the whole context, for each KV type."""
+    """Weights; KV bytes per token and for the whole context, for each KV type; the longest context that fits now."""
+    from pellucid.kv_cache.memory import free_memory
+    from pellucid.kv_cache.sizing import largest_context
+
     kv = {
         dtype: {
             "bits_per_number": KV_DTYPE_BITS[dtype],
@@ -104,7 +115,13 @@ def _memory(config: ModelConfig) -> dict[str, Any]:
         }
         for dtype in KV_CACHE_DTYPES
     }
-    return {"weight_bytes": config.weight_bytes, "kv_cache": kv}
+    args, free = EngineArgs(), max(0, free_memory() - config.weight_bytes)
+    return {
+        "weight_bytes": config.weight_bytes,
+        "kv_cache": kv,
+        "free_bytes": free_memory(),
+        "largest_context": min(config.context_length, largest_context(config, args, free)),
+    }
 
 
 def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -152,7 +169,7 @@ def _show(facts: dict[str, Any]) -> None:
     _section("Shape", shape_rows(config))
     types = facts["types"]
     _section("Tensor types", [(name, _type_line(entry)) for name, entry in types.items()])
-    _section("Memory", _memory_rows(config))
+    _section("Memory", _memory_rows(config, facts["memory"]))
     _section("Tokenizer", _tokenizer_rows(facts["tokenizer"]))
     machine = facts["machine"]
     kernels = (
@@ -194,7 +211,7 @@ def _model_rows(facts: dict[str, Any], config: ModelConfig) -> list[tuple[str, s
     ]
 
 
-def _memory_rows(config: ModelConfig) -> list[tuple[str, str]]:
+def _memory_rows(config: ModelConfig, memory: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("weights", format_bytes(config.weight_bytes))]
     for dtype in KV_CACHE_DTYPES:
         per_token = config.kv_bytes_per_token(dtype)
@@ -204,6 +221,8 @@ def _memory_rows(config: ModelConfig) -> list[tuple[str, str]]:
             f"{format_bytes(per_token * config.context_length)} for {config.context_length} tokens"
         )
         rows.append((f"KV {dtype}", formula))
+    fits = f"{memory['largest_context']} tokens of KV {DEFAULT_KV_CACHE_DTYPE} beside the weights"
+    rows.append(("fits now", f"{fits}; {format_bytes(memory['free_bytes'])} are free"))
     return rows
 
 

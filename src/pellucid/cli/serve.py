@@ -153,7 +153,7 @@ def model_pool(settings: ServerSettings, names: list[str], every: list[EngineArg
     from pellucid.engine.llm_engine import LLMEngine
     from pellucid.engine.loading import needed_bytes
     from pellucid.engine.turns import Turns
-    from pellucid.kv_cache.sizing import machine_memory_bytes
+    from pellucid.kv_cache.memory import total_memory
     from pellucid.server.models import Model, ModelPool
 
     turns = Turns() if len(every) > 1 else None
@@ -168,7 +168,7 @@ def model_pool(settings: ServerSettings, names: list[str], every: list[EngineArg
 
         return Model(name, load, lambda: needed_bytes(args, console.progress()))
 
-    limit = settings.model_memory_bytes or int(MEMORY_SHARE * machine_memory_bytes())
+    limit = settings.model_memory_bytes or int(MEMORY_SHARE * total_memory())
     return ModelPool([model(name, args) for name, args in zip(names, every, strict=True)], limit)
 
 

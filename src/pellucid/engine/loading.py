@@ -31,6 +31,7 @@ def needed_bytes(args: EngineArgs, progress: Any = None) -> int:
 
     Raises as `load_parts`, and `InvalidParameterError` as `LLMEngine`.
     """
+    from pellucid.kv_cache.memory import total_memory
     from pellucid.kv_cache.sizing import resolve_max_model_len, resolve_num_blocks
     from pellucid.model_store.store import resolve
     from pellucid.models.model_files import open_model
@@ -41,8 +42,9 @@ def needed_bytes(args: EngineArgs, progress: Any = None) -> int:
 
     config = config_of(args.model)
     draft = None if args.speculative_model is None else config_of(args.speculative_model)
-    num_blocks = resolve_num_blocks(config, args, resolve_max_model_len(config, args), draft)
     models = [config] if draft is None else [config, draft]
+    free = total_memory() - sum(m.weight_bytes for m in models)  # as if others had been closed for it
+    num_blocks = resolve_num_blocks(config, args, resolve_max_model_len(config, args), draft, free=free)
     return sum(
         m.weight_bytes + num_blocks * args.block_size * m.kv_bytes_per_token(args.kv_cache_dtype) for m in models
     )

@@ -100,6 +100,10 @@ class Backend(Protocol):
         """Pack the parts, which have equal columns, into one matrix. The parts' data may be dropped afterwards."""
         ...
 
+    def packed_bytes(self, type: BlockType, rows: int, columns: int) -> int:
+        """Bytes that a matrix of this type takes once packed; 0 for a type that is not served."""
+        ...
+
     def layer_cache(self, layer: KVLayer) -> LayerCache:
         """Bind the arrays of one layer."""
         ...

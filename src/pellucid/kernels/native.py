@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pellucid.config import Activation
 from pellucid.errors import BackendError, UnsupportedModelError
+from pellucid.formats.block_types import BlockType
 from pellucid.forward_batch import ForwardBatch
 from pellucid.kernels.backend import AttentionParams, Float32Array, LayerCache, Matrix, Step, WeightPart
 from pellucid.kv_cache.storage import KVLayer
@@ -92,6 +93,9 @@ class NativeBackend:
             return cast(Matrix, self._runtime.pack(described, parts[0].columns))
         except ValueError as error:
             raise UnsupportedModelError(f"tensor {parts[0].name} can not be packed: {error}") from None
+
+    def packed_bytes(self, type: BlockType, rows: int, columns: int) -> int:
+        return cast(int, _native.packed_bytes(type.ggml_id, rows, columns)) if type.served else 0
 
     def layer_cache(self, layer: KVLayer) -> LayerCache:
         scales = _NO_SCALES if layer.scales is None else layer.scales

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.config import Activation
+from pellucid.formats.block_types import BlockType
 from pellucid.formats.dequantize import dequantize
 from pellucid.forward_batch import ForwardBatch
 from pellucid.kernels import kv_codes
@@ -139,6 +140,9 @@ class ReferenceBackend:
             weights = dequantize(part.data, part.type, (part.rows, part.columns))
             blocks.append(weights if part.row_order is None else weights[part.row_order])
         return ReferenceMatrix(blocks[0] if len(blocks) == 1 else np.concatenate(blocks))
+
+    def packed_bytes(self, type: BlockType, rows: int, columns: int) -> int:
+        return 4 * rows * columns if type.served else 0
 
     def layer_cache(self, layer: KVLayer) -> LayerCache:
         return ReferenceCache(layer)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 from pellucid.config import EngineArgs, ModelConfig
 from pellucid.errors import InvalidParameterError
+from pellucid.kv_cache.memory import free_memory, total_memory
 
 DEFAULT_REQUESTS = 4
 """Requests of max_model_len that the default pool has room for …"""
 DEFAULT_MEMORY_LIMIT = 2 * 1024**3
-"""… unless that would be more bytes than this."""
+"""… unless that would be more bytes than this …"""
+DEFAULT_SHARE = 0.5
+"""… or more than this share of the free memory: what is left is for the system, and for others that come later."""
 
 
 def resolve_max_model_len(config: ModelConfig, args: EngineArgs) -> int:
@@ -41,34 +42,43 @@ def beyond_training(config: ModelConfig, max_model_len: int) -> str | None:
 
 
 def resolve_num_blocks(
-    config: ModelConfig, args: EngineArgs, max_model_len: int, draft_config: ModelConfig | None = None
+    config: ModelConfig,
+    args: EngineArgs,
+    max_model_len: int,
+    draft_config: ModelConfig | None = None,
+    *,
+    free: int | None = None,
 ) -> int:
     """Blocks of the pool; always room for one request of max_model_len, so that every admitted request can end.
 
-    A draft model keeps its keys and values beside the model's, block for block.
+    When kv_cache_memory_bytes is unset: room for DEFAULT_REQUESTS such requests, at most DEFAULT_MEMORY_LIMIT bytes and
+    DEFAULT_SHARE of the `free` bytes (what is free now, with the weights in memory, when None). A draft model keeps its
+    keys and values beside the model's, block for block.
 
-    Raises `InvalidParameterError` when kv_cache_memory_bytes is too small for that or more than the machine's
-    memory, or when it is unset and the machine has less memory than one request needs.
+    Raises `InvalidParameterError` when kv_cache_memory_bytes is too small for one request or more than the process may
+    have, or when it is unset and one request does not fit into the free memory.
     """
-    bytes_per_token = config.kv_bytes_per_token(args.kv_cache_dtype)
-    if draft_config is not None:
-        bytes_per_token += draft_config.kv_bytes_per_token(args.kv_cache_dtype)
+    bytes_per_token = kv_bytes_per_token(config, args, draft_config)
     block_bytes = bytes_per_token * args.block_size
     one_request = -(-max_model_len // args.block_size)
     budget = args.kv_cache_memory_bytes
     if budget is None:
-        if one_request * block_bytes > machine_memory_bytes():
+        free = free_memory() if free is None else free
+        if one_request * block_bytes > free:
             raise InvalidParameterError(
                 "max_model_len",
                 f"a request of max_model_len {max_model_len} needs {one_request * block_bytes} bytes of KV cache "
-                f"({bytes_per_token} a token), more than this machine's memory of {machine_memory_bytes()}: "
-                f"set max_model_len to {machine_memory_bytes() // bytes_per_token} or less",
+                f"({bytes_per_token} a token), but {max(free, 0)} bytes of memory are free: set max_model_len to "
+                f"{largest_context(config, args, free, draft_config)} or less"
+                + ("" if args.kv_cache_dtype in ("int8", "int4") else ", or kv_cache_dtype to int8 or int4"),
             )
-        return max(one_request, min(DEFAULT_REQUESTS * one_request, DEFAULT_MEMORY_LIMIT // block_bytes))
-    if budget > machine_memory_bytes():
+        limit = min(DEFAULT_MEMORY_LIMIT, int(DEFAULT_SHARE * free))
+        return max(one_request, min(DEFAULT_REQUESTS * one_request, limit // block_bytes))
+    if budget > total_memory():
         raise InvalidParameterError(
             "kv_cache_memory_bytes",
-            f"kv_cache_memory_bytes is {budget}, but must be at most this machine's memory, {machine_memory_bytes()}",
+            f"kv_cache_memory_bytes is {budget}, but must be at most the memory that this process may have, "
+            f"{total_memory()}",
         )
     num_blocks = budget // block_bytes
     if num_blocks < one_request:
@@ -81,6 +91,12 @@ def resolve_num_blocks(
     return num_blocks
 
 
-def machine_memory_bytes() -> int:
-    """The machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def kv_bytes_per_token(config: ModelConfig, args: EngineArgs, draft_config: ModelConfig | None = None) -> int:
+    """KV cache bytes of one token in the model and in the draft model."""
+    models = [config] if draft_config is None else [config, draft_config]
+    return sum(model.kv_bytes_per_token(args.kv_cache_dtype) for model in models)
+
+
+def largest_context(config: ModelConfig, args: EngineArgs, free: int, draft_config: ModelConfig | None = None) -> int:
+    """Tokens of the longest request whose keys and values fit into `free` bytes."""
+    return max(free, 0) // (kv_bytes_per_token(config, args, draft_config) * args.block_size) * args.block_size

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from pellucid.config import ModelConfig, RopeConfig, RopeScaling
-from pellucid.errors import ModelFileError, UnsupportedModelError, shown
+from pellucid.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError, shown
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile
 from pellucid.formats.gguf_split import open_gguf
 from pellucid.formats.json_file import read_json
 from pellucid.formats.safetensors import read_folder
 from pellucid.kernels.backend import Backend
+from pellucid.kv_cache.memory import free_memory, total_memory
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.models.architectures.base import GGUFForm, HFForm
 from pellucid.models.architectures.keys import JSONConfig, Keys, Metadata
@@ -59,6 +60,7 @@ def pack_model(
 ) -> Decoder:
     """The same from tensors whose configuration is known."""
     _check_cache(config, backend, source.label)
+    _check_memory(source, backend)
     loader = WeightLoader(
         source,
         form.tensors,
@@ -174,6 +176,16 @@ def _check_frequencies(rope: RopeConfig | None, keys: Keys, context_length: int)
     if rope is not None and not sound:
         scaling = "" if rope.scaling is None else f" and its {rope.scaling.kind} scaling by {rope.scaling.factor:g}"
         raise keys.refuse(f"rope.freq_base {rope.theta:g}{scaling} give frequencies that are not finite")
+
+
+def _check_memory(source: TensorSource, backend: Backend) -> None:
+    """Refuse weights that do not fit before anything is allocated for them: later the system would end the process."""
+    needed, free = source.packed_bytes(backend), free_memory()
+    if needed > free:
+        raise NotEnoughMemoryError(
+            f"{source.label}: the weights take {needed} bytes in memory, but {free} of the {total_memory()} bytes that "
+            "this process may have are free: free some, or take a smaller model or smaller weight types"
+        )
 
 
 def _check_cache(config: ModelConfig, backend: Backend, file_name: str) -> None:

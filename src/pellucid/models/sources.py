@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from pellucid.errors import ModelFileError, UnsupportedModelError, shown
 from pellucid.formats.block_types import BF16, F16, F32, BlockType
 from pellucid.formats.gguf import GGUFFile
 from pellucid.formats.safetensors import SafeTensor
+from pellucid.kernels.backend import Backend
 
 _TYPES: dict[str, BlockType] = {"F32": F32, "F16": F16, "BF16": BF16}
 
@@ -46,6 +48,13 @@ class StoredTensor:
         return dataclasses.replace(self, shape=(count, *self.shape[1:]), data=self.data[: count * size])
 
 
+def _packed_bytes(tensor: StoredTensor, backend: Backend) -> int:
+    if len(tensor.shape) < 2:
+        return 4 * math.prod(tensor.shape)
+    *stacked, rows, columns = tensor.shape
+    return math.prod(stacked) * backend.packed_bytes(tensor.type, rows, columns)
+
+
 class TensorSource:
     """Named tensors; every one is taken once, so that what is left over can be named."""
 
@@ -72,6 +81,10 @@ class TensorSource:
     def num_bytes(self) -> int:
         """Bytes of all tensors in the file."""
         return sum(len(tensor.data) for tensor in self._all.values())
+
+    def packed_bytes(self, backend: Backend) -> int:
+        """Bytes that all tensors take once they are loaded: matrices packed, vectors in float32."""
+        return sum(_packed_bytes(tensor, backend) for tensor in self._all.values())
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Of a tensor that is not taken by asking; None where there is none."""
