@@ -37,14 +37,15 @@ def report_policy(script_text: str, style_text: str) -> str:
     )
 
 
-def playground_page() -> str:
-    """The shell at `/`: no data, so it needs no key."""
+def playground_page(traces: str | None = None) -> str:
+    """The shell at `/`: no data, so it needs no key. traces: path of the engine's trace as events, where there is one."""
+    live = f' data-traces="{traces}"' if traces else ""
     return (
         '<!doctype html>\n<html lang="en" data-theme="light">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>Pellucid</title>\n'
         '<link rel="icon" href="data:,">\n<link rel="stylesheet" href="/glass/style.css">\n'
         '<script defer src="/glass/playground.js"></script>\n</head>\n'
-        '<body data-kind="playground"><pl-page></pl-page></body>\n</html>\n'
+        f'<body data-kind="playground"{live}><pl-page></pl-page></body>\n</html>\n'
     )
 
 

@@ -77,7 +77,6 @@ function visible(text) {
     const code = letter.codePointAt(0);
     if (letter === "\n") return "↵";
     if (letter === "\t") return "⇥";
-    if (code < 32) return String.fromCodePoint(0x2400 + code);
     return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
   }).replace(/ /g, "·");
 }
@@ -91,6 +90,8 @@ function pieceText(data) {
     return `⟨${hex(data)}⟩`;
   }
 }
+/** A token's id; logprobs have none, which negative numbers stand for. */
+const idText = (id) => (id === null || id === undefined || id < 0 ? "–" : String(id));
 const hex = (data) => Array.from(data, (byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join(" ");
 
 /** A table with a caption; cells are text or elements, numbers go right. */

@@ -131,15 +131,15 @@ class Page extends HTMLElement {
     const pick = h("select", { "aria-label": t("request"), "data-key": "request" }, trace.keys.map((key) => h("option", { value: key, selected: key === cursor.request }, `${trace.letter(key)} · ${key}`)));
     pick.addEventListener("change", () => this.move({ request: pick.value }));
     const stepper = (name, value, most, go) => h("span", { class: "stepper" }, h("span", { class: "label" }, t(name)),
-      h("button", { type: "button", "data-key": name + "-", "aria-label": t("before_" + name), onclick: () => go(-1) }, "‹"), h("output", { id: `at-${name}`, "aria-label": t(name) }, `${show(value)}${most === null ? "" : " / " + show(most)}`),
+      h("button", { type: "button", "data-key": name + "-", "aria-label": t("before_" + name), onclick: () => go(-1) }, "‹"), h("output", { id: `at-${name}`, "aria-label": t(name) }, most === null ? "–" : `${show(value)} / ${show(most)}`),
       h("button", { type: "button", "data-key": name + "+", "aria-label": t("next_" + name), onclick: () => go(1) }, "›"));
     const name = sequence ? sequence.name(cursor.token) : "–";
     const steps = trace.steps;
     const place = steps.findIndex((one) => one.step === cursor.step);
     this.controls.replaceChildren(h("label", {}, h("span", { class: "label" }, t("request")), pick),
       stepper("token", cursor.token, sequence ? sequence.length - 1 : 0, (by) => this.move({ token: cursor.token + by })), h("bdi", { class: "mono chip", id: "token-name" }, name),
-      stepper("layer", cursor.layer, sequence && sequence.maxLayer >= 0 ? sequence.maxLayer : 0, (by) => this.move({ layer: cursor.layer + by })),
-      stepper("step", cursor.step, steps.length ? steps[steps.length - 1].step : 0, (by) => { const next = steps[Math.max(0, Math.min(steps.length - 1, place + by))]; if (next) this.move({ step: next.step }); }));
+      stepper("layer", cursor.layer, sequence && sequence.maxLayer >= 0 ? sequence.maxLayer : null, (by) => this.move({ layer: cursor.layer + by })),
+      stepper("step", cursor.step, steps.length ? steps[steps.length - 1].step : null, (by) => { const next = steps[Math.max(0, Math.min(steps.length - 1, place + by))]; if (next) this.move({ step: next.step }); }));
     if (held) { const again = this.controls.querySelector(`[data-key="${held}"]`); if (again) again.focus(); }
   }
 }

@@ -46,10 +46,10 @@ function tokenStrip(page, sequence, { from = 0, to = sequence.length, shade = nu
       class: `tok ${token.kind}${token.cached ? " cached" : ""}${isCurrent ? " current" : ""}`,
       role: "option", "aria-selected": isCurrent ? "true" : "false", tabindex: isCurrent ? 0 : -1,
       "data-pos": pos, "data-key": isCurrent ? "strip-current" : undefined,
-      "aria-label": `${name} ${token.id ?? ""}, ${t("position")} ${pos}${token.cached ? ", " + t("cached") : ""}`,
+      "aria-label": `${name} ${idText(token.id)}, ${t("position")} ${pos}${token.cached ? ", " + t("cached") : ""}`,
       title: tokenTitle(page.trace, token, name),
       style: shade && shade(pos) !== null ? { "--shade": shade(pos) } : {},
-    }, h("span", { class: "txt" }, h("bdi", {}, name)), " ", h("span", { class: "id" }, token.id ?? "")));
+    }, h("span", { class: "txt" }, h("bdi", {}, name)), " ", h("span", { class: "id" }, idText(token.id))));
   }
   const strip = h("div", { class: "strip", role: "listbox", "aria-label": label, "aria-orientation": "horizontal" }, items);
   strip.addEventListener("click", (event) => {
@@ -61,7 +61,7 @@ function tokenStrip(page, sequence, { from = 0, to = sequence.length, shade = nu
 }
 
 function tokenTitle(trace, token, name) {
-  const lines = [`${name}  #${token.id}  ${hex(token.data)}`];
+  const lines = [`${name}  #${idText(token.id)}  ${hex(token.data)}`];
   if (token.sample && token.sample.stages.length) {
     lines.push(t("alternatives") + ":");
     for (const [id, , p] of token.sample.stages[0].top.slice(0, 6)) lines.push(`  ${percent(p)}  ${trace.piece(id)}${id === token.sample.id ? "  ◀" : ""}`);
@@ -78,14 +78,14 @@ class TextPanel extends Panel {
     const params = Object.entries(request.params || {});
     const chosen = params.filter(([, one]) => one.source !== "default");
     return [
-      facts(fact(t("prompt_tokens"), show(request.tokens.length), "measured"), fact(t("cached_tokens"), show(cached), "measured"),
+      facts(fact(t("prompt_tokens"), show(request.tokens.length), "measured"), request.cachedUnknown ? null : fact(t("cached_tokens"), show(cached), "measured"),
         fact(t("generated_tokens"), show(sequence.samples.length), "measured")),
       h("p", { class: "legend" }, h("span", { class: "tok special" }, t("kind.special")), h("span", { class: "tok byte" }, t("kind.byte")),
         h("span", { class: "tok cached" }, t("cached")), h("span", { class: "tok generated" }, t("kind.generated"))),
       tokenStrip(this.page, sequence),
-      token ? facts(fact(t("token"), h("bdi", { class: "mono" }, pieceText(token.data))), fact("id", show(token.id), "measured"), fact(t("bytes"), h("span", { class: "mono" }, hex(token.data) || "∅"), "measured"),
+      token ? facts(fact(t("token"), h("bdi", { class: "mono" }, pieceText(token.data))), fact("id", idText(token.id), token.id < 0 ? null : "measured"), fact(t("bytes"), h("span", { class: "mono" }, hex(token.data) || "∅"), "measured"),
         fact(t("kind"), t("kind." + token.kind)), fact(t("position"), show(token.pos), "measured"),
-        token.kind === "generated" ? null : fact(t("work"), token.cached ? t("cached") : t("computed"), "measured")) : null,
+        token.kind === "generated" || request.cachedUnknown ? null : fact(t("work"), token.cached ? t("cached") : t("computed"), "measured")) : null,
       h("details", {}, h("summary", {}, t("rendered")), h("pre", { class: "text", tabindex: 0 }, request.rendered)),
       request.template ? h("details", {}, h("summary", {}, t("template")), h("pre", { class: "text", tabindex: 0 }, String(request.template))) : null,
       params.length ? h("details", {}, h("summary", {}, t("params", { n: chosen.length })),
@@ -231,12 +231,13 @@ class SamplingPanel extends Panel {
     if (!sequence.samples.length) return note(t("no_samples"));
     if (!sample) return note(t("not_drawn"));
     const last = sample.stages[sample.stages.length - 1];
+    const isWhole = Boolean(sample.rng);
     return [
       h("p", { class: "big" }, t("chose"), " ", h("bdi", { class: "mono chip" }, trace.piece(sample.id)), " ", t("at_position", { pos: sequence.prompt.length + sequence.samples.indexOf(sample) })),
-      facts(fact(t("logprob_raw"), show(sample.logprob_raw), "measured"), fact(t("logprob_final"), show(sample.logprob_final), "measured"), fact(t("top2_gap"), show(sample.top2_gap), "measured"),
+      facts(fact(t("logprob_raw"), show(sample.logprob_raw), "measured"), sample.logprob_final === null ? null : fact(t("logprob_final"), show(sample.logprob_final), "measured"), fact(t("top2_gap"), show(sample.top2_gap), "measured"),
         sample.rng ? fact("u", sample.rng.u === null ? t("greedy") : show(sample.rng.u, 8), "measured") : null, sample.rng ? fact(t("seed"), String(sample.rng.seed), "measured") : null),
       h("div", { class: "waterfall", role: "list", tabindex: 0, "aria-label": t("panel.sampling") }, sample.stages.map((stage, place) => this.stage(trace, sample, stage, sample.stages[place - 1]))),
-      last ? this.line(trace, sample, last) : null,
+      last && isWhole ? this.line(trace, sample, last) : null,
       sample.stages.length ? whatIf(this, trace, sample) : null,
     ];
   }
@@ -250,11 +251,11 @@ class SamplingPanel extends Panel {
   stage(trace, sample, stage, before) {
     const listed = new Set(stage.top.map(([id]) => id));
     const gone = before && stage.alive <= stage.top.length ? before.top.filter(([id]) => !listed.has(id)) : [];
-    const row = ([id, logit, p], isGone) => h("li", { class: `${id === sample.id ? "chosen" : ""}${isGone ? " gone" : ""}`, title: `#${id} logit ${show(logit)}` },
+    const row = ([id, logit, p], isGone) => h("li", { class: `${id === sample.id ? "chosen" : ""}${isGone ? " gone" : ""}`, title: `#${idText(id)} logit ${show(logit)}` },
       h("bdi", { class: "mono" }, isGone ? h("s", {}, trace.piece(id)) : trace.piece(id)), h("span", { class: "n" }, isGone ? t("removed") : percent(p)), isGone ? null : bar(p), id === sample.id ? h("span", { class: "mark", "aria-label": t("chosen") }, "◀") : null);
     const name = TEXTS["stage." + stage.name] ? t("stage." + stage.name) : stage.name;
     return h("div", { class: "stage", role: "listitem" }, h("h3", {}, name, stage.param === null || stage.param === undefined ? null : h("small", {}, " ", typeof stage.param === "object" ? JSON.stringify(stage.param).slice(0, 60) : show(stage.param))),
-      h("p", { class: "sub" }, h("b", {}, show(stage.alive)), " ", t("alive"), h("br"), t("entropy"), " ", h("b", {}, show(stage.entropy, 3)), h("br"), t("mass_removed"), " ", h("b", {}, percent(number(stage.mass_removed) || 0)), " ", badge("measured")),
+      stage.alive === null ? h("p", { class: "sub" }, t("logprobs_only"), badge("measured")) : h("p", { class: "sub" }, h("b", {}, show(stage.alive)), " ", t("alive"), h("br"), t("entropy"), " ", h("b", {}, show(stage.entropy, 3)), h("br"), t("mass_removed"), " ", h("b", {}, percent(number(stage.mass_removed) || 0)), " ", badge("measured")),
       h("ol", {}, stage.top.map((one) => row(one, false)), gone.map((one) => row(one, true))),
       stage.chosen && !listed.has(sample.id) ? h("p", { class: "sub" }, "… ", h("bdi", { class: "mono" }, trace.piece(sample.id)), ` ${percent(stage.chosen.p)}, ${t("rank")} ${stage.chosen.rank}`) : null);
   }
@@ -285,7 +286,8 @@ function whatIf(panel, trace, sample) {
     const u = sample.rng ? sample.rng.u : null;
     let at = 0, pick = drawn[0] ? drawn[0].id : null;
     for (const one of drawn) { if (u === null || state.temperature <= 1e-5) break; at += one.p; if (u < at) { pick = one.id; break; } pick = one.id; }
-    output.replaceChildren(table(t("whatif_caption"), [t("token"), t("before"), t("after"), t("picture")], raw.top.map(([id, , p]) => {
+    if (!sample.rng) pick = null; // how it was drawn is not known here
+    output.replaceChildren(table(t(sample.rng ? "whatif_caption" : "whatif_shares"), [t("token"), t("before"), t("after"), t("picture")], raw.top.map(([id, , p]) => {
       const now = drawn.find((one) => one.id === id);
       return { attributes: { class: id === pick ? "current" : undefined }, cells: [h("bdi", { class: "mono" }, now ? trace.piece(id) : h("s", {}, trace.piece(id))), { is: percent(p), class: "n" }, { is: now ? percent(now.p) : t("removed"), class: "n" }, h("span", {}, bar(now ? now.p : 0), id === pick ? " ◀" : "")] };
     }), { class: "bars" }), note(t("whatif_note", { rest: percent(rest), n: raw.top.length })));

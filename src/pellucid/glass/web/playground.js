@@ -263,8 +263,10 @@ class Playground {
 
   /** The engine's trace of this page's requests, where the server gives it. */
   async listen() {
+    const path = document.body.dataset.traces;
+    if (!path) { this.say(`${t("ready")} ${t("no_trace")}`); return; }
     try {
-      for await (const event of this.api.events("/v1/traces/live", {})) {
+      for await (const event of this.api.events(path, {})) {
         if (!this.isTraced) { this.isTraced = true; this.say(t("traced")); }
         this.page.trace.add(event);
         this.page.later();
@@ -280,7 +282,7 @@ class LiveRequest {
     this.name = name;
     this.count = 0;
     this.began = performance.now();
-    this.request = { type: "request", req: name, arrive_ns: Math.round(this.began * 1e6), template: null, rendered: "", params: {}, tokens: [] };
+    this.request = { type: "request", req: name, arrive_ns: Math.round(this.began * 1e6), template: null, rendered: "", params: {}, tokens: [], cachedUnknown: true };
     trace.add(this.request);
   }
 
@@ -296,9 +298,8 @@ class LiveRequest {
     const top = one.top_logprobs.map((entry) => [id(entry), entry.logprob, Math.exp(entry.logprob)]);
     const mine = id(one);
     const rank = top.findIndex(([each]) => each === mine) + 1;
-    const mass = top.reduce((sum, entry) => sum + entry[2], 0);
     this.trace.add({ type: "sample", req: this.name, step: this.count, i: 0, id: mine, bytes_b64: toBase64(data), logprob_raw: one.logprob, logprob_final: null, top2_gap: top.length > 1 ? top[0][1] - top[1][1] : null,
-      stages: [{ name: "logprobs", param: null, alive: null, entropy: null, mass_removed: Math.max(0, 1 - mass) * 0, top, chosen: { logit: one.logprob, p: Math.exp(one.logprob), rank } }], rng: null });
+      stages: [{ name: "logprobs", param: null, alive: null, entropy: null, mass_removed: null, top, chosen: { logit: one.logprob, p: Math.exp(one.logprob), rank } }], rng: null });
     this.trace.add({ type: "emit", req: this.name, t_ns: Math.round(performance.now() * 1e6), token_range: [this.count, this.count + 1], bytes_b64: toBase64(data), held_bytes: 0, held_reason: null });
     this.count += 1;
   }
@@ -315,6 +316,14 @@ class LiveRequest {
   }
 
   finish(turn, began, first) {
+    const sequence = this.trace.sequences.get(this.name);
+    const said = new TextDecoder().decode(concat(sequence.emits.map((one) => fromBase64(one.bytes_b64))));
+    if (turn.text !== undefined && sequence.emits.length && said !== (turn.text || "").slice(turn.prefix.length)) sequence.emits[sequence.emits.length - 1].bytes_b64 = ""; // its end token is no text
+    const details = turn.usage && turn.usage.prompt_tokens_details;
+    if (details && this.request.tokens.length) {
+      this.request.cachedUnknown = false;
+      for (const token of this.request.tokens) token.cached = token.i < details.cached_tokens;
+    }
     this.trace.add({ type: "finish", req: this.name, reason: turn.reason || "abort", stop_id: null, stop_str: null, n_output: this.count, ttft_ns: first === null ? null : Math.round((first - began) * 1e6), tpot_ns: first !== null && this.count > 1 ? ((performance.now() - first) * 1e6) / (this.count - 1) : null, itl_ns: [], ttft_parts: null });
   }
 }
