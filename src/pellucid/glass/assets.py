@@ -38,7 +38,10 @@ def report_policy(script_text: str, style_text: str) -> str:
 
 
 def playground_page(traces: str | None = None) -> str:
-    """The shell at `/`: no data, so it needs no key. traces: path of the engine's trace as events, where there is one."""
+    """The shell at `/`: no data, so it needs no key.
+
+    traces: path of the engine's trace as server-sent events, where there is one.
+    """
     live = f' data-traces="{traces}"' if traces else ""
     return (
         '<!doctype html>\n<html lang="en" data-theme="light">\n<head>\n<meta charset="utf-8">\n'

@@ -11,6 +11,8 @@ DETAILED_TOKENS = 512
 """Rows of a request that keep layers, and generated tokens that keep their sampling stages."""
 ATTENTION_PROMPT_ROWS = 32
 """Rows at a prompt's end that keep their attention; every generated one does."""
+ATTENTION_WEIGHTS = 1_300_000
+"""Attention weights of all rows: they are most of a file, about 4 bytes each in it."""
 OTHER_EVENTS = 40_000
 """Steps and KV events."""
 ATTENTION_LEVELS = 255
@@ -25,6 +27,7 @@ class Compaction:
         self._prompt_lengths: dict[str, int] = {}
         self._num_samples: Counter[str] = Counter()
         self._num_others = 0
+        self._num_weights = 0
 
     def events(self, events: Iterable[Event]) -> Iterator[Event]:
         """What is kept, in order."""
@@ -63,9 +66,11 @@ class Compaction:
             self._dropped["layer"] += 1
             return None
         attention = event.get("attn")
-        if attention and event["i"] < prompt - ATTENTION_PROMPT_ROWS:
+        is_full = self._num_weights > ATTENTION_WEIGHTS
+        if attention and (is_full or event["i"] < prompt - ATTENTION_PROMPT_ROWS):
             self._dropped["attention"] += event["layer"] == 0
             attention = None
+        self._num_weights += sum(len(head["idx"]) for head in attention or ())
         return {**_rounded(event), "attn": [_eight_bit(head) for head in attention] if attention else None}
 
     def _sample(self, event: Event) -> Event:

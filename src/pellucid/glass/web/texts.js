@@ -17,7 +17,7 @@ const TEXTS = {
   "as_table": ["The numbers as a table ({n} rows)", "以表格显示数据（{n} 行）"],
   "fix": ["What helps", "解决办法"], "redacted": ["Texts were left out of this trace.", "此记录已隐去文本。"], "dropped": ["The engine dropped {n} records because they came faster than they were read.", "记录产生过快，引擎丢弃了 {n} 条。"],
   "cut.layer": ["To keep the file small, layers are shown for {kept} of all token rows; {n} layer records were left out.", "为控制文件大小，只保留 {kept} 行的层数据，略去 {n} 条。"],
-  "cut.attention": ["Attention of {n} prompt rows was left out to keep the file small.", "为控制文件大小，略去了 {n} 行提示词的注意力。"],
+  "cut.attention": ["Attention of {n} rows was left out to keep the file small.", "为控制文件大小，略去了 {n} 行的注意力。"],
   "cut.sample": ["The sampling stages of {n} later tokens were left out; the tokens themselves are here.", "略去了后面 {n} 个词元的采样阶段；词元本身仍保留。"],
   "cut.event": ["{n} records of steps and blocks were left out to keep the file small.", "为控制文件大小，略去 {n} 条步和块的记录。"],
   "panel.text": ["Text → ids", "文本 → 编号"], "panel.positions": ["Positions", "位置"], "panel.layers": ["Layers", "各层"], "panel.sampling": ["Sampling", "采样"], "panel.emission": ["Output and why it stopped", "输出与停止原因"],
