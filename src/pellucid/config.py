@@ -213,6 +213,8 @@ class ModelConfig:
     """Whether the LM head is the embedding itself."""
     weight_bytes: int = 0
     """Bytes of the tensors in the model file."""
+    weight_type: str = ""
+    """Type in which most of these bytes are, as GGUF names it."""
 
     def __post_init__(self) -> None:
         if self.attention_scale == 0.0:

@@ -151,3 +151,9 @@ class EngineDeadError(PellucidError):
 
 class PellucidWarning(UserWarning):
     """Something allowed that is probably not meant; the command line shows it as one line on stderr."""
+
+
+class TraceFileError(PellucidError):
+    """A file is not a trace, or one that cannot be read."""
+
+    code = "trace_file"

@@ -12,9 +12,9 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pellucid.engine.llm_engine import EngineStats, LLMEngine
@@ -25,6 +25,7 @@ from pellucid.engine.turns import Turns
 from pellucid.errors import EngineDeadError, InvalidParameterError, KVCacheFileError, QueueFullError, ShuttingDownError
 from pellucid.outputs import PrefillOutput, RequestMetrics, RequestOutput
 from pellucid.sampling_params import SamplingParams
+from pellucid.trace.reader import TraceReader
 
 if TYPE_CHECKING:
     from typing import Self
@@ -181,6 +182,7 @@ class AsyncLLM:
         params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
+        trace_level: int = 0,
         **template_options: Any,
     ) -> AsyncIterator[RequestOutput]:
         """Deltas of one request: text, token ids, or chat messages (`template_options` are those of `encode_chat`).
@@ -191,7 +193,9 @@ class AsyncLLM:
         began = time.monotonic()
         params = params or SamplingParams()
         encoded = await self.encode(prompt, params, **template_options)
-        stream = await self.submit([encoded], [params], request_id=request_id, arrival_time=began)
+        stream = await self.submit(
+            [encoded], [params], request_id=request_id, arrival_time=began, trace_level=trace_level
+        )
         try:
             async for output in stream:
                 yield output
@@ -225,7 +229,11 @@ class AsyncLLM:
         else:
             vocab_size = self.config.vocab_size
             fitting = prompt_fitting(prompt, params, self.tokenizer, vocab_size, self.max_model_len)
-        return await self._carry_out_fitting(fitting, scoring)
+        fitted = await self._carry_out_fitting(fitting, scoring)
+        if not is_chat:
+            return fitted
+        template = template_options.get("chat_template") or getattr(self.tokenizer, "chat_template", None)
+        return replace(fitted, template=template)
 
     def _encode_all(self, prompt: Any, is_chat: bool, options: Mapping[str, Any]) -> FittedPrompt:
         if not is_chat:
@@ -268,12 +276,13 @@ class AsyncLLM:
         cache_salt: str = "",
         client: str = "",
         is_internal: bool = False,
+        trace_level: int = 0,
     ) -> DeltaStream:
         """Queue one request for each prompt, all of them or none; returns when the engine has taken them.
 
         Several are named `request_id`-0, -1 and so on. `arrival_time` (time.monotonic()) is when the caller asked, now
-        when unset; TTFT counts from it. `priority`, `cache_salt` and `client` are as in `LLMEngine.add_request`.
-        What is internal is shown to no observer. Errors as `generate`.
+        when unset; TTFT counts from it. `priority`, `cache_salt`, `client` and `trace_level` are as in
+        `LLMEngine.add_request`. What is internal is shown to no observer. Errors as `generate`.
         """
         arrival_time = time.monotonic() if arrival_time is None else arrival_time
         name = request_id or f"request-{uuid.uuid4().hex}"
@@ -289,7 +298,13 @@ class AsyncLLM:
             await asyncio.to_thread(self._engine.grammars.compile, structured_outputs)
         stream = DeltaStream(self, [name] if len(prompts) == 1 else [f"{name}-{i}" for i in range(len(prompts))])
         try:
-            options = {"arrival_time": arrival_time, "priority": priority, "cache_salt": cache_salt, "client": client}
+            options = {
+                "arrival_time": arrival_time,
+                "priority": priority,
+                "cache_salt": cache_salt,
+                "client": client,
+                "trace_level": trace_level,
+            }
             if is_internal:
                 self._internal.update(stream.request_ids)
             self._post(_Add(stream, prompts, params, options))
@@ -353,6 +368,10 @@ class AsyncLLM:
             self._must_stop = True
             self._condition.notify()
         await asyncio.to_thread(self._thread.join)
+
+    def trace_reader(self, request_ids: Collection[str] | None = None, *, from_start: bool = True) -> TraceReader:
+        """What was noted of traced requests; see `LLM.trace_reader`. from_start: what is there already, too."""
+        return self._engine.tracer.reader(request_ids, from_start=from_start)
 
     @property
     def stats(self) -> EngineStats:
@@ -437,6 +456,7 @@ class AsyncLLM:
                         params,
                         prompt_text=prompt.text,
                         overflow=prompt.overflow,
+                        template=prompt.template,
                         **command.options,
                     )
                 added.append(name)

@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -38,6 +38,7 @@ from pellucid.outputs import PrefillOutput, RequestOutput
 from pellucid.pooling_params import EmbeddingOutput, PoolingParams
 from pellucid.request import LogitsProcessor
 from pellucid.sampling_params import SamplingParams
+from pellucid.trace.reader import TraceReader
 
 if TYPE_CHECKING:
     from typing import Self
@@ -115,12 +116,13 @@ class LLM:
         progress: bool | Progress = False,
         cache_salt: str = "",
         logits_processors: Sequence[LogitsProcessor] = (),
+        trace_level: int = 0,
     ) -> list[RequestOutput]:
         """Complete one or several raw prompts; results in the order of the prompts.
 
         A prompt is text or a list of token ids. `sampling_params` is one for all or one for each. `progress`
         shows a bar on stderr, or is called with (finished, total). Cached prefixes are shared only under the same
-        `cache_salt`. All prompts are checked before any runs.
+        `cache_salt`. All prompts are checked before any runs. `trace_level` 1 to 3 traces the requests: `trace_reader`.
 
         Raises `InvalidParameterError`, or `ContextLengthExceededError` for a prompt that does not fit. A request that
         fails later ends with finish_reason "error", and the others go on.
@@ -129,7 +131,8 @@ class LLM:
         listed = listed_prompts(prompts)
         params = listed_params(sampling_params, len(listed))
         fitted = [self._fitted_prompt(prompt, one, cache_salt) for prompt, one in zip(listed, params, strict=True)]
-        return self._run(fitted, params, arrival_time, progress, RequestOptions(cache_salt, logits_processors))
+        request_options = RequestOptions(cache_salt, logits_processors, trace_level)
+        return self._run(fitted, params, arrival_time, progress, request_options)
 
     def chat(
         self,
@@ -144,12 +147,13 @@ class LLM:
         progress: bool | Progress = False,
         cache_salt: str = "",
         logits_processors: Sequence[LogitsProcessor] = (),
+        trace_level: int = 0,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of several, through the model's chat template.
 
         `continue_final_message` goes on with the last message instead of opening an answer. `chat_template` replaces
         the model's own (Jinja source); `chat_template_kwargs` are further variables for it. `progress` and
-        `cache_salt` are as in `generate`.
+        `cache_salt` and `trace_level` are as in `generate`.
 
         Raises `ChatTemplateError` where the template refuses the messages, and what `generate` raises.
         """
@@ -163,7 +167,8 @@ class LLM:
             self._fitted_chat(conversation, options, one, cache_salt)
             for conversation, one in zip(conversations, params, strict=True)
         ]
-        return self._run(fitted, params, arrival_time, progress, RequestOptions(cache_salt, logits_processors))
+        request_options = RequestOptions(cache_salt, logits_processors, trace_level, self._template(chat_template))
+        return self._run(fitted, params, arrival_time, progress, request_options)
 
     def stream(
         self,
@@ -178,6 +183,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         cache_salt: str = "",
         logits_processors: Sequence[LogitsProcessor] = (),
+        trace_level: int = 0,
     ) -> RequestStream:
         """Deltas of one answer as they come: from a raw prompt (text or ids), or from chat messages.
 
@@ -186,7 +192,9 @@ class LLM:
         """
         arrival_time = time.monotonic()
         params = SamplingParams() if sampling_params is None else sampling_params
+        template: str | None = None
         if is_messages(prompt):
+            template = self._template(chat_template)
             chat = chat_options(
                 add_generation_prompt, continue_final_message, chat_template, tools, chat_template_kwargs
             )
@@ -200,10 +208,20 @@ class LLM:
             arrival_time,
             stream.inbox,
             stream.queued,
-            RequestOptions(cache_salt, logits_processors),
+            RequestOptions(cache_salt, logits_processors, trace_level, template),
             request_id,
         )
         return stream
+
+    def trace_reader(self, request_ids: Collection[str] | None = None) -> TraceReader:
+        """What was noted of traced requests, the oldest that is kept first: of all, or of those with these names.
+
+        `read` gives the events since the last call, `lines` the trace as JSON lines. May be used by any thread.
+        """
+        return self.engine.tracer.reader(request_ids)
+
+    def _template(self, chat_template: str | None) -> str | None:
+        return getattr(self.tokenizer, "chat_template", None) if chat_template is None else chat_template
 
     def beam_search(self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams) -> list[BeamSearchOutput]:
         """The sequences of highest probability after each raw prompt, by beam search; results in the order of prompts.
@@ -383,6 +401,8 @@ class LLM:
                 arrival_time=arrival_time,
                 cache_salt=options.cache_salt,
                 logits_processors=options.logits_processors,
+                trace_level=options.trace_level,
+                template=options.template,
             )
             self._inboxes[name] = inbox
             queued(name)

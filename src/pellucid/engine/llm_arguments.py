@@ -24,6 +24,9 @@ class RequestOptions:
 
     cache_salt: str = ""
     logits_processors: Sequence[LogitsProcessor] = ()
+    trace_level: int = 0
+    template: str | None = None
+    """What the prompt was rendered with, for the trace."""
 
 
 def listed_prompts(prompts: Any) -> list[Prompt]:

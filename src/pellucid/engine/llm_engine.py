@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from pellucid.config import EngineArgs
 from pellucid.engine.model_runner import Model, ModelRunner, StepResult
 from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike, add_completion
 from pellucid.engine.overflow import truncated_prompt
-from pellucid.engine.scheduler import ScheduledRequest, Scheduler, load_of
+from pellucid.engine.scheduler import ScheduledRequest, Scheduler, SchedulerOutput, load_of
 from pellucid.engine.speculation.drafts import num_right
 from pellucid.engine.speculation.speculator import Speculator, make_speculator
 from pellucid.engine.step_pace import StepPace, pair_ratio
@@ -25,6 +26,7 @@ from pellucid.engine.validation import (
     checked_processors,
     checked_prompt,
     checked_salt,
+    checked_trace_level,
 )
 from pellucid.errors import InvalidParameterError, PellucidError, shown
 from pellucid.kv_cache.manager import KVCacheManager
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from pellucid.engine.saved_cache import SavedCache
+    from pellucid.engine.tracing.tracer import EngineTracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,10 @@ class LLMEngine:
         self.grammars = GrammarCompiler(tokenizer, config.vocab_size)
         """For structured_outputs; its `compile` may be called from any thread."""
         self.speculator = make_speculator(args, model, draft_model, num_blocks, self.max_model_len)
+        self._tracer: EngineTracer | None = None
+        self._tracer_lock = threading.Lock()
+        self._tracing: EngineTracer | None = None
+        """The tracer, while a traced request is not finished."""
         self._process = os.getpid()
         self._states: dict[str, RequestState] = {}
         self._num_requests = 0
@@ -183,6 +190,8 @@ class LLMEngine:
         client: str = "",
         logits_processors: Sequence[LogitsProcessor] = (),
         overflow: Overflow | None = None,
+        trace_level: int = 0,
+        template: str | None = None,
     ) -> None:
         """Queue a prompt: text (encoded with the model's special tokens), or token ids taken as they are.
 
@@ -191,6 +200,7 @@ class LLMEngine:
         within one, different `client`s get equal shares, however many requests each of them sends.
         Only requests with the same `cache_salt` share cached prefixes: give each tenant one of its own.
         A prompt that does not fit is truncated where `params.overflow` says so; `overflow` tells what was done before.
+        `trace_level` is how much of the request `tracer` tells (docs/tracing.md); `template` is what made the prompt.
         Raises `ContextLengthExceededError` or `InvalidParameterError`; then nothing was queued.
         """
         params = SamplingParams() if params is None else params
@@ -207,12 +217,16 @@ class LLMEngine:
             ids, text, overflow = list(fitted.token_ids), fitted.text, fitted.overflow
         check_params(params, len(ids), self.config.vocab_size, self.max_model_len)
         salt, processors = checked_salt(cache_salt), checked_processors(logits_processors)
-        client = checked_client(client)
+        client, trace_level = checked_client(client), checked_trace_level(trace_level)
         grammar = None if params.structured_outputs is None else self.grammars.compile(params.structured_outputs)
         requests = self._sequences(
             request_id, ids, params, checked_priority(priority), salt, client, processors, grammar
         )
-        answers = [Answer(request, self.tokenizer) for request in requests]
+        if trace_level:
+            answers = self.tracer.begin(requests, text, template, arrival_time, trace_level)
+            self._tracing = self.tracer
+        else:
+            answers = [Answer(request, self.tokenizer) for request in requests]
         self._states[request_id] = RequestState(text, answers, arrival_time, self.tokenizer, overflow)
         for request in requests:
             self.scheduler.add(request)
@@ -271,10 +285,21 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Schedule → guess → run → postprocess. Gives the deltas of the requests that have something new."""
         self.check_process()
+        if self._tracing is None:
+            self._run(self._schedule())
+        else:
+            self._tracing.step(self._num_steps, self._schedule, self._run)
+        outputs, self._unsent = list(self._unsent.values()), {}
+        return outputs
+
+    def _schedule(self) -> SchedulerOutput:
         step = self.scheduler.schedule()
         if not step.scheduled and self.has_unfinished_requests():
             raise AssertionError("requests wait, but the scheduler found nothing to compute")
         self._note_admitted(step.admitted)
+        return step
+
+    def _run(self, step: SchedulerOutput) -> None:
         began = time.perf_counter_ns()
         if self.speculator is not None:
             self.speculator.plan(step, self.scheduler)
@@ -283,8 +308,6 @@ class LLMEngine:
         self.scheduler.pace.observe(load_of(step.scheduled), time.perf_counter_ns() - began)
         if self.speculator is not None:
             self.speculator.note_seconds(step, self.runner.seconds)
-        outputs, self._unsent = list(self._unsent.values()), {}
-        return outputs
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now and free its blocks.
@@ -297,7 +320,22 @@ class LLMEngine:
         for answer in state.answers:
             if not answer.finished:
                 self._emit(state, answer, answer.end("abort"))
+        if self._tracing is not None:
+            self._tracing.settle()
         return self._unsent.pop(request_id)
+
+    @property
+    def tracer(self) -> EngineTracer:
+        """What happened in the steps of traced requests: `tracer.reader()`. May be asked for by any thread."""
+        with self._tracer_lock:
+            if self._tracer is None:
+                from pellucid.engine.tracing.tracer import EngineTracer
+
+                self._tracer = EngineTracer(self, self._end_tracing)
+            return self._tracer
+
+    def _end_tracing(self) -> None:
+        self._tracing = None
 
     @property
     def stats(self) -> EngineStats:
@@ -412,11 +450,10 @@ class LLMEngine:
                 self._emit(state, answer, answer.end("error", result.error))
             elif request.prefill_only and entry.end == request.num_tokens:
                 self._emit(state, answer, answer.end("length"))
-        now = time.monotonic()
         for result, tokens in self.runner.draw(results):
-            self._take(result, tokens, now)
+            self._take(result, tokens)
 
-    def _take(self, result: StepResult, tokens: Iterable[SampledToken], now: float) -> None:
+    def _take(self, result: StepResult, tokens: Iterable[SampledToken]) -> None:
         """Give an answer its next tokens, one after the other, until it ends or a draft is not the token drawn."""
         request, entry = result.entry.request, result.entry
         state = self._states[request.request_id]
@@ -426,7 +463,7 @@ class LLMEngine:
         try:
             for sampled in tokens:
                 drawn.append(sampled.token_id)
-                state.note_token(request, now)
+                state.note_token(request, time.monotonic())
                 deltas.append(answer.push(sampled))
                 if deltas[-1].finish_reason is not None:
                     break

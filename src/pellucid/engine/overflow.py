@@ -41,6 +41,8 @@ class FittedPrompt:
     token_ids: Sequence[int]
     text: str | None = None
     overflow: Overflow | None = None
+    template: str | None = None
+    """The chat template that rendered it, where one did and somebody asks."""
 
 
 Fitting = Generator[Windows, Scores, FittedPrompt]

@@ -241,6 +241,19 @@ class Scheduler:
             self.kv.cache.forget(request.cache_key)
         return free
 
+    def why_waiting(self, request: Request) -> str:
+        """What a waiting request waits for, in one word; those behind another wait for it at least as long.
+
+        max_num_seqs: for a place · shared_prompt: for a sibling that computes their prompt · kv_blocks: for blocks ·
+        step_full: for tokens or time in a step.
+        """
+        if len(self.running) >= self.max_num_seqs:
+            return "max_num_seqs"
+        cached = self._cached_blocks(request)
+        if self._sibling_computes_prompt(request, len(cached)):
+            return "shared_prompt"
+        return "step_full" if self._fits_now(request, cached) else "kv_blocks"
+
     def _running_order(self) -> tuple[list[Request], list[Request], list[Request]]:
         """Requests that answer, those with more to compute, and those that only fill the cache; the oldest first."""
         ordered = sorted(self.running, key=_order) if len(self.running) > 1 else list(self.running)
@@ -322,7 +335,7 @@ class Scheduler:
         return True, refund, preempted
 
     def _preempt(self, request: Request) -> None:
-        self.kv.free(request.key)
+        self.kv.free(request.key, is_preempted=True)
         self.released.append(request.key)
         request.num_computed_tokens = 0
         request.status = RequestStatus.WAITING

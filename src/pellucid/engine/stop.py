@@ -28,6 +28,11 @@ class StopStringMatcher:
         self.matched: str | None = None
         """The stop string that was found; nothing may be pushed after it."""
 
+    @property
+    def held_text(self) -> str:
+        """Text of the answer that is held back."""
+        return "".join(char for char, shown in zip(self._text, self._is_shown, strict=True) if shown)
+
     def push(self, text: str, *, is_shown: bool = True, may_stop: bool = True) -> str:
         """Add text, or that of one control token that is left out; gives back what can be emitted.
 

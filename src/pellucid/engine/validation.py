@@ -11,6 +11,7 @@ from pellucid.errors import ContextLengthExceededError, InvalidParameterError, s
 from pellucid.request import LogitsProcessor
 from pellucid.sampling.sampler import check_params_against_vocab
 from pellucid.sampling_params import SamplingParams
+from pellucid.trace.events import LEVEL_HELP, MAX_LEVEL
 
 
 def is_listed(value: Any) -> bool:
@@ -86,6 +87,15 @@ def checked_client(client: Any) -> str:
     if not isinstance(client, str):
         raise InvalidParameterError("client", f"client is {shown(client)}, but must be a string")
     return client
+
+
+def checked_trace_level(trace_level: Any) -> int:
+    """The level as it is. Raises `InvalidParameterError` for anything but a whole number from 0 to MAX_LEVEL."""
+    if type(trace_level) is not int or not 0 <= trace_level <= MAX_LEVEL:
+        raise InvalidParameterError(
+            "trace_level", f"trace_level is {shown(trace_level)}, but must be from 0 to {MAX_LEVEL}: {LEVEL_HELP}"
+        )
+    return trace_level
 
 
 def checked_salt(cache_salt: Any) -> str:

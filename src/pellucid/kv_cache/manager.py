@@ -8,10 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from pellucid.config import BLOCK_SIZE
 from pellucid.kv_cache.block_pool import BlockPool
 from pellucid.kv_cache.radix_cache import CacheKey, RadixCache
+
+
+class KVWatcher(Protocol):
+    """Is told what happens to blocks."""
+
+    def on_block(self, op: str, key: int | None, index: int, block: int, num_tokens: int) -> None:
+        """`block`, logical block `index` of sequence `key`, which holds or will hold `num_tokens` tokens, was …
+
+        hit: found in the cache · alloc: taken from the pool · cache: put into the cache, full and computed ·
+        share: taken in place of one of the same tokens, or by a copy of the sequence · free: dropped by the sequence ·
+        preempt: the same, to be computed again · evict: dropped by the cache (no sequence, index −1).
+        """
+        ...
 
 
 class KVCacheManager:
@@ -20,7 +34,7 @@ class KVCacheManager:
     Does not know what is computed: the scheduler keeps `num_computed_tokens` and says which blocks may be cached.
     """
 
-    __slots__ = ("_forked", "_tables", "block_size", "cache", "pool")
+    __slots__ = ("_forked", "_tables", "block_size", "cache", "pool", "watcher")
 
     def __init__(self, num_blocks: int, block_size: int = BLOCK_SIZE) -> None:
         self.block_size = block_size
@@ -29,6 +43,7 @@ class KVCacheManager:
         self._tables: dict[int, list[int]] = {}
         self._forked: set[int] = set()
         """Sequences that share blocks which are not in the cache."""
+        self.watcher: KVWatcher | None = None
 
     @property
     def num_available(self) -> int:
@@ -55,6 +70,7 @@ class KVCacheManager:
         if blocks:
             self.cache.acquire(blocks)
             self._tables[key] = blocks
+            self._tell("hit", key, blocks)
 
     def grow(self, key: int, num_tokens: int) -> bool:
         """Make the table long enough for `num_tokens` tokens; False, and no change, when blocks are lacking.
@@ -69,7 +85,10 @@ class KVCacheManager:
         if lacking > 0:
             if lacking > self.cache.num_evictable:
                 return False
-            self.cache.evict(lacking)
+            evicted = self.cache.evict(lacking)
+            if self.watcher is not None:
+                for block in evicted:
+                    self.watcher.on_block("evict", None, -1, block, self.block_size)
         blocks = self.pool.allocate(missing)
         if blocks is None:
             raise AssertionError(f"{missing} blocks are not there after evicting {lacking}")
@@ -77,6 +96,12 @@ class KVCacheManager:
             self._tables[key] = blocks
         else:
             table.extend(blocks)
+        if self.watcher is not None:
+            first = self.num_blocks_held(key) - missing
+            for index, block in enumerate(blocks, start=first):
+                self.watcher.on_block(
+                    "alloc", key, index, block, min(self.block_size, num_tokens - index * self.block_size)
+                )
         return True
 
     def fork(self, key: int, child: int, num_tokens: int) -> tuple[int, int] | None:
@@ -89,6 +114,7 @@ class KVCacheManager:
         table = self._tables[key]
         self.pool.share(table[:full])
         self._tables[child] = table[:full]
+        self._tell("share", child, table[:full])
         self._forked |= {key, child}
         if not rest:
             return None
@@ -119,12 +145,15 @@ class KVCacheManager:
                 table[index] = kept
                 self.pool.free((own,))
                 changed = True
+            if self.watcher is not None:
+                self.watcher.on_block("cache" if kept == own else "share", key, index, kept, size)
         return changed
 
-    def free(self, key: int, *, discard: bool = False) -> list[int]:
+    def free(self, key: int, *, discard: bool = False, is_preempted: bool = False) -> list[int]:
         """Drop the sequence's table; gives back the blocks that are free now.
 
         Its cached blocks stay in the cache; with `discard`, those that it put in and nobody else uses do not.
+        `is_preempted` is for who watches.
         """
         table = self._tables.pop(key, None)
         self._forked.discard(key)
@@ -132,7 +161,14 @@ class KVCacheManager:
             return []
         if discard:
             self.cache.discard(table, key)
-        return self.cache.release(table)
+        free = self.cache.release(table)
+        self._tell("preempt" if is_preempted else "free", key, table)
+        return free
+
+    def _tell(self, op: str, key: int, blocks: Sequence[int]) -> None:
+        if self.watcher is not None:
+            for index, block in enumerate(blocks):
+                self.watcher.on_block(op, key, index, block, self.block_size)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the reference counts are exactly the holders in tables and cache."""

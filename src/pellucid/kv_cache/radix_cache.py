@@ -139,16 +139,18 @@ class RadixCache:
                     self._push_leaf(block, node)
         return free
 
-    def evict(self, count: int) -> None:
-        """Free `count` blocks, the least recently used leaf first. There must be so many evictable ones."""
+    def evict(self, count: int) -> list[int]:
+        """Free `count` blocks, the least recently used leaf first; gives them back. There must be so many."""
         if count > self._num_evictable:
             raise AssertionError(f"{count} blocks are to be evicted, but only {self._num_evictable} can be")
         self.num_evicted += count
-        while count > 0:
+        evicted: list[int] = []
+        while len(evicted) < count:
             last_used, block = heapq.heappop(self._leaves)
             if self._is_evictable_leaf(last_used, block):
                 self._remove(block)
-                count -= 1
+                evicted.append(block)
+        return evicted
 
     def discard(self, blocks: Sequence[int], owner: int) -> None:
         """Forget those blocks of a table that `owner` put in and that nobody else uses or has built upon."""

@@ -30,7 +30,7 @@ from pellucid.models.weights import (
     linear,
 )
 from pellucid.models.workspace import Workspace
-from pellucid.trace.probe import Probe
+from pellucid.trace.probe import Probe, show
 
 Angles = tuple[Float32Array, Float32Array]
 """cos and sin [T, pairs]."""
@@ -64,6 +64,11 @@ class Decoder:
         self._caches: list[LayerCache] = []
 
     @property
+    def activation_bytes(self) -> int:
+        """Bytes of the arrays kept between steps."""
+        return self._workspace.nbytes
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of the packed weights in memory."""
         return self.weights.packed_bytes
@@ -81,16 +86,16 @@ class Decoder:
         angles[None] = (np.empty((len(batch.token_ids), 0), dtype=np.float32),) * 2
         x = self._embed(batch)
         if probe is not None:
-            _show(probe, "embedding", x)
+            show(probe, "embedding", x)
         for index, layer in enumerate(self.weights.layers):
             self._block(x, index, layer, angles[self.config.layer_rope(index)], step, caches[index], probe)
             if probe is not None:
-                _show(probe, f"layers.{index}.residual", x)
+                show(probe, f"layers.{index}.residual", x)
         hidden = x
         if self.weights.final_norm is not None:
             hidden = self._normalise(x, self.weights.final_norm, "hidden")
         if probe is not None:
-            _show(probe, "final_norm", hidden)
+            show(probe, "final_norm", hidden)
         return ForwardOutput(hidden, step.nonfinite)
 
     def compute_logits(self, hidden: Float32Array) -> Float32Array:
@@ -105,6 +110,19 @@ class Decoder:
             cap = np.float32(self.config.final_softcap)
             np.multiply(np.tanh(logits / cap), cap, out=logits)
         return logits
+
+    def attention_params(self, layer: int) -> AttentionParams:
+        """What a layer's attention does with its scores."""
+        return self._attention[layer]
+
+    def lens(self, residual: Float32Array) -> Float32Array:
+        """The logits [R, vocab_size] of the residual [R, hidden_size] of any layer, as if it were the last one's.
+
+        Valid until the next call.
+        """
+        if self.weights.final_norm is not None:
+            residual = self._normalise(residual, self.weights.final_norm, "branch")
+        return self.compute_logits(residual)
 
     def _embed(self, batch: ForwardBatch) -> Float32Array:
         """Token embeddings, and positions where they are added to them."""
@@ -146,18 +164,26 @@ class Decoder:
             # Of x as attention saw it; the branches may share one norm.
             gated = self._gated(x, index, layer.mlp_norm or layer.attention_norm, layer.mlp, step, probe)
             self._add(attended, attention.output, layer.post_attention_norm, x, step)
+            if probe is not None:
+                show(probe, f"layers.{index}.attn.added", x)
             self._add(gated, layer.mlp.down, layer.post_mlp_norm, x, step)
             return
         self._add(attended, attention.output, layer.post_attention_norm, x, step)
+        if probe is not None:
+            show(probe, f"layers.{index}.attn.added", x)
         after = self.config.block == "post_norm"
         if after and layer.attention_norm is not None:
             x[:] = self._normalise(x, layer.attention_norm, "branch")
+            if probe is not None:
+                show(probe, f"layers.{index}.mlp.input", x)
         if isinstance(layer.mlp, ExpertsWeights):
-            add_experts(self.backend, self.config, self._workspace, layer, x)
+            add_experts(self.backend, self.config, self._workspace, layer, x, probe, index)
         else:
             gated = self._gated(x, index, None if after else layer.mlp_norm, layer.mlp, step, probe)
             self._add(gated, layer.mlp.down, layer.post_mlp_norm, x, step)
         if after and layer.mlp_norm is not None:
+            if probe is not None:
+                show(probe, f"layers.{index}.mlp.added", x)
             x[:] = self._normalise(x, layer.mlp_norm, "branch")
 
     def _attend(
@@ -176,7 +202,10 @@ class Decoder:
         params = self._attention[index]
         if isinstance(attention, LatentAttentionWeights):
             normed = x if norm is None else self._normalise(x, norm, "normed")
-            return latent_attention(backend, config, self._workspace, attention, normed, params, angles, step, cache)
+            seen = latent_attention(backend, config, self._workspace, attention, normed, params, angles, step, cache)
+            if probe is not None:
+                self._show_heads(probe, index, self._workspace.rows("qkv", len(x)))
+            return seen
         qkv = self._linear(x, norm, attention.qkv, "qkv", step)
         q_norm, k_norm = attention.q_norm, attention.k_norm
         if q_norm is not None and k_norm is not None and q_norm.size != config.head_dim:
@@ -187,7 +216,7 @@ class Decoder:
         backend.attention(qkv, config.num_heads, params, step, cache, attended)
         if probe is not None:
             self._show_heads(probe, index, qkv)
-            _show(probe, f"layers.{index}.attn.out", attended)
+            show(probe, f"layers.{index}.attn.out", attended)
         return attended
 
     def _normalise_whole(self, qkv: Float32Array, q_norm: Float32Array, k_norm: Float32Array) -> None:
@@ -210,7 +239,7 @@ class Decoder:
             inner = self._linear(x, norm, mlp.gate_up, "inner", step)
             backend.activate(inner, config.activation, config.gated_mlp, gated)
         if probe is not None:
-            _show(probe, f"layers.{index}.mlp.gated", gated)
+            show(probe, f"layers.{index}.mlp.gated", gated)
         return gated
 
     def _linear(self, x: Float32Array, norm: Norm | None, weights: Linear, name: str, step: Step) -> Float32Array:
@@ -268,9 +297,4 @@ class Decoder:
         q_end = self.config.num_heads * self.config.head_dim
         k_end = q_end + self.config.num_kv_heads * self.config.head_dim
         for name, part in (("q", qkv[:, :q_end]), ("k", qkv[:, q_end:k_end]), ("v", qkv[:, k_end:])):
-            _show(probe, f"layers.{index}.attn.{name}", part)
-
-
-def _show(probe: Probe, name: str, tensor: Float32Array) -> None:
-    if probe.wants(name):
-        probe.record(name, tensor)
+            show(probe, f"layers.{index}.attn.{name}", part)

@@ -15,14 +15,21 @@ from pellucid.config import ExpertsConfig, ModelConfig
 from pellucid.kernels.backend import Backend, Float32Array
 from pellucid.models.weights import ExpertsWeights, LayerWeights, MLPWeights, linear
 from pellucid.models.workspace import Workspace
+from pellucid.trace.probe import Probe, show
 
 Int64Array = npt.NDArray[np.int64]
 
 
 def add_experts(
-    backend: Backend, config: ModelConfig, workspace: Workspace, layer: LayerWeights, x: Float32Array
+    backend: Backend,
+    config: ModelConfig,
+    workspace: Workspace,
+    layer: LayerWeights,
+    x: Float32Array,
+    probe: Probe | None = None,
+    index: int = 0,
 ) -> None:
-    """x [T, d] += the chosen experts' outputs, weighted, and the shared expert's."""
+    """x [T, d] += the chosen experts' outputs, weighted, and the shared expert's. index: the layer's, for the probe."""
     weights, experts = layer.mlp, config.experts
     assert isinstance(weights, ExpertsWeights)
     assert experts is not None
@@ -35,6 +42,9 @@ def add_experts(
     if weights.router.bias is not None:
         scores += weights.router.bias
     chosen, shares = choose_experts(scores, experts, weights.score_bias)
+    if probe is not None:
+        for name, tensor in (("router", scores), ("ids", chosen), ("weights", shares)):
+            show(probe, f"layers.{index}.moe.{name}", tensor)
     mixed = workspace.rows("mixed", len(x))
     mixed[:] = 0.0
     for expert in np.unique(chosen):

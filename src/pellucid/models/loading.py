@@ -128,6 +128,7 @@ def _completed(
         qk_norm=names.q_norm is not None,
         post_norms=names.post_mlp_norm is not None,
         weight_bytes=source.num_bytes,
+        weight_type=source.main_type,
         **known,  # type: ignore[arg-type]
     )
     for rope in (changed.rope, changed.rope_sliding):

@@ -86,6 +86,14 @@ class TensorSource:
         """Bytes that all tensors take once they are loaded: matrices packed, vectors in float32."""
         return sum(_packed_bytes(tensor, backend) for tensor in self._all.values())
 
+    @property
+    def main_type(self) -> str:
+        """Type in which most of the bytes are."""
+        sizes: dict[str, int] = {}
+        for tensor in self._all.values():
+            sizes[tensor.type.name] = sizes.get(tensor.type.name, 0) + len(tensor.data)
+        return max(sizes, key=sizes.__getitem__, default="")
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Of a tensor that is not taken by asking; None where there is none."""
         tensor = self._all.get(name)

@@ -30,6 +30,11 @@ class Workspace:
             self._widths |= {"router": experts.num_experts, "mixed": config.hidden_size}
         self._buffers: dict[str, Float32Array] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(buffer.nbytes for buffer in self._buffers.values())
+
     def rows(self, name: str, count: int) -> Float32Array:
         """[count, width] of the array `name`, uninitialised."""
         buffer = self._buffers.get(name)

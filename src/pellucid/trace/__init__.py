@@ -1,4 +1,10 @@
-"""What happened: the protocols through which the engine can be watched. Plain data, imported by anyone.
+"""What happened: how the engine can be watched, and the form in which it is told. Plain data, imported by anyone.
 
 - `probe.py`: named tensors of a forward pass, for whoever asks for them.
+- `ring.py`: the buffer between the engine, which writes records, and readers at their own pace.
+- `reader.py`: a reader's place in it: records → events (dicts) → JSON lines.
+- `events.py`: the names of the events and levels; `schema.json` says what each field means.
+- `jsonl.py`: the form `pellucid-trace/1`, one event a line: writing and reading files.
+
+What the engine notes and when is in `engine/tracing/`; who shows it is in `glass/`.
 """

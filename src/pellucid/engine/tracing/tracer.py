@@ -1,0 +1,433 @@
+"""EngineTracer: takes the engine's place in the steps of traced requests, and writes what happened into the ring.
+
+An engine without traced requests does not know it: `LLMEngine.step` looks once whether there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from pellucid.config import EngineArgs, ModelConfig
+from pellucid.engine.model_runner import ModelRunner
+from pellucid.engine.output_processor import Answer
+from pellucid.engine.scheduler import ScheduledRequest, Scheduler, SchedulerOutput
+from pellucid.engine.speculation.drafts import num_right
+from pellucid.engine.tracing.header import header_of
+from pellucid.engine.tracing.layers import LayerProbe, WatchedRows, layer_records
+from pellucid.engine.tracing.records import (
+    BlockHashes,
+    EmitRecord,
+    FinishRecord,
+    KvOperation,
+    KvRecord,
+    MemRecord,
+    RequestRecord,
+    SampleRecord,
+    SpecRecord,
+    StepRecord,
+)
+from pellucid.engine.tracing.request_trace import RequestTrace, StepTimes
+from pellucid.engine.tracing.watchers import TracedAnswer, TracedModel, TracedSampler
+from pellucid.kv_cache.manager import KVCacheManager
+from pellucid.kv_cache.storage import KVCacheStorage
+from pellucid.outputs import CompletionOutput
+from pellucid.request import Request
+from pellucid.sampling.waterfall import Waterfall
+from pellucid.trace.events import LAYERS, Event
+from pellucid.trace.reader import TraceReader
+from pellucid.trace.ring import TraceRing
+
+MAX_WAITING_TOLD = 256
+"""Waiting requests that a step names."""
+
+
+class TracedEngine(Protocol):
+    """What the tracer reads of an engine."""
+
+    args: EngineArgs
+    config: ModelConfig
+    tokenizer: Any
+    model: Any
+    max_model_len: int
+    storage: KVCacheStorage
+    kv: KVCacheManager
+    scheduler: Scheduler
+    runner: ModelRunner
+    speculator: Any
+
+
+class EngineTracer:
+    """Owns the ring. Used by the engine's thread; `reader` by any."""
+
+    def __init__(self, engine: TracedEngine, on_idle: Callable[[], None]) -> None:
+        """on_idle: called when no traced request is left."""
+        self.ring = TraceRing()
+        self.level = 0
+        """The highest that was asked for so far."""
+        self.times = StepTimes(0)
+        self._engine = engine
+        self._on_idle = on_idle
+        self._traces: dict[str, RequestTrace] = {}
+        self._sequences: dict[int, tuple[RequestTrace, Request]] = {}
+        """By the identity of its list of output ids."""
+        self._ended: list[tuple[TracedAnswer, CompletionOutput]] = []
+        self._samples: list[SampleRecord] = []
+        self._emits: list[EmitRecord] = []
+        self._blocks: list[KvOperation] = []
+        self._requests: dict[int, Request] = {}
+        """Sequences whose blocks were told of, by key."""
+        self._hashes: dict[int, BlockHashes] = {}
+        self._model: TracedModel | None = None
+        self._sampler: TracedSampler | None = None
+        self._header: Event | None = None
+
+    # For readers
+
+    def reader(self, request_ids: Collection[str] | None = None, *, from_start: bool = True) -> TraceReader:
+        """A reader of all requests, or of some; see `TraceReader`. May be called from any thread."""
+        return TraceReader(self.ring, self.header, request_ids, from_start=from_start)
+
+    def header(self) -> Event:
+        """The first event of a trace."""
+        if self._header is None:
+            self._header = header_of(self._engine, 0)
+        return {**self._header, "level": self.level}
+
+    # For the engine
+
+    def begin(
+        self,
+        requests: Sequence[Request],
+        prompt: str | None,
+        template: str | None,
+        arrival_time: float,
+        level: int,
+    ) -> list[Answer]:
+        """A request at a level of 1 or more, about to be queued: the answers that take its tokens."""
+        name = requests[0].request_id
+        trace = RequestTrace(
+            request_id=name,
+            level=level,
+            arrive_ns=round(arrival_time * 1e9),
+            queued_ns=time.monotonic_ns(),
+            prompt=prompt,
+            template=template,
+            requests=list(requests),
+            num_unfinished=len(requests),
+        )
+        self.level = max(self.level, level)
+        self._traces[name] = trace
+        for request in requests:
+            self._sequences[id(request.output_token_ids)] = (trace, request)
+        self._install()
+        return [TracedAnswer(request, self._engine.tokenizer, trace, self) for request in requests]
+
+    def step(
+        self, number: int, schedule: Callable[[], SchedulerOutput], run: Callable[[SchedulerOutput], None]
+    ) -> None:
+        """One step, number `number`: schedule, run (model, draws, outputs), and tell."""
+        times = self.times = StepTimes(time.monotonic_ns())
+        watched: list[WatchedRows] = []
+        try:
+            step = schedule()
+            times.scheduled = times.computed = time.monotonic_ns()
+            waiting = self._waiting()
+            entries = [(entry, entry.request) for entry in step.scheduled]
+            seqs = [(request, entry.start, entry.num_new_tokens) for entry, request in entries]
+            before = {request.key: len(request.output_token_ids) for _, request in entries}
+            if self._model is not None and self._wants_layers(step):
+                self._model.probe = _Later(self, step, watched)
+            run(step)
+            times.end = time.monotonic_ns()
+            probe = None if self._model is None else self._model.probe
+            self._tell(number, step, seqs, before, waiting)
+            if isinstance(probe, _Later) and probe.probe is not None:
+                self._tell_layers(number, probe.probe, watched, before)
+            self._note_delay()
+            self._tell_ends()
+        finally:
+            self._forget_step()
+
+    def settle(self) -> None:
+        """Tell what ended outside a step, once its blocks are free."""
+        self._flush_texts(0)
+        self._tell_ends()
+
+    # For the watchers
+
+    def sequence(self, output_token_ids: list[int]) -> tuple[RequestTrace, Request] | None:
+        """The traced sequence whose output this list is."""
+        return self._sequences.get(id(output_token_ids))
+
+    def drew(self, trace: RequestTrace, request: Request, drawn: Waterfall | None) -> None:
+        """A token was drawn, and is not in the request's output yet."""
+        if drawn is not None:
+            token_bytes = self._engine.tokenizer.token_bytes(drawn.token_id)
+            self._samples.append(SampleRecord(request, 0, request.num_tokens, drawn, token_bytes))
+
+    def pushed(self, answer: TracedAnswer, completion: CompletionOutput, nanoseconds: int) -> None:
+        """An answer has taken a token."""
+        self.times.detok += nanoseconds
+        answer.trace.detok_ns += nanoseconds
+        self._note_text(answer, completion)
+        if completion.finish_reason is not None:
+            self._ended.append((answer, completion))
+
+    def ended(self, answer: TracedAnswer, completion: CompletionOutput) -> None:
+        """An answer has ended without a further token: it failed, or was aborted, which happens between steps."""
+        if completion.text:
+            self._note_text(answer, completion)
+        self._ended.append((answer, completion))
+
+    def on_block(self, op: str, key: int | None, index: int, block: int, num_tokens: int) -> None:
+        """See `KVWatcher`."""
+        reference = self._engine.kv.pool.ref_count(block)
+        self._blocks.append(KvOperation(time.monotonic_ns(), op, key, index, block, reference, num_tokens))
+
+    # Within
+
+    def _install(self) -> None:
+        engine = self._engine
+        if self._model is not None:
+            return
+        runner = engine.runner
+        self._model, self._sampler = TracedModel(runner.model, self), TracedSampler(runner.sampler, self)
+        runner.model, runner.sampler = self._model, self._sampler
+        engine.kv.watcher = self
+
+    def _uninstall(self) -> None:
+        runner, kv = self._engine.runner, self._engine.kv
+        if self._model is not None and self._sampler is not None:
+            runner.model, runner.sampler = self._model.model, self._sampler.sampler
+        self._model = self._sampler = None
+        kv.watcher = None
+        self._requests.clear()
+        self._hashes.clear()
+        self._on_idle()
+
+    def _wants_layers(self, step: SchedulerOutput) -> bool:
+        if not hasattr(self._engine.model, "attention_params"):
+            return False
+        return any(self._level_of(entry.request) >= LAYERS for entry in step.scheduled)
+
+    def _level_of(self, request: Request) -> int:
+        found = self._sequences.get(id(request.output_token_ids))
+        return 0 if found is None else found[0].level
+
+    def _waiting(self) -> list[tuple[str, str]]:
+        scheduler = self._engine.scheduler
+        if not scheduler.waiting:
+            return []
+        told = scheduler.waiting[:MAX_WAITING_TOLD]
+        reason = scheduler.why_waiting(told[0])  # the others wait behind it
+        return [(request.request_id, reason) for request in told]
+
+    def _note_text(self, answer: TracedAnswer, completion: CompletionOutput) -> None:
+        end = answer.request.num_tokens
+        held, reason = answer.held
+        span = (answer.first_held, end)
+        self._emits.append(EmitRecord(answer.request, time.monotonic_ns(), span, completion.text, held, reason))
+        if not held:
+            answer.first_held = end
+        elif completion.text:
+            answer.first_held = end - 1
+
+    def _tell(
+        self,
+        number: int,
+        step: SchedulerOutput,
+        seqs: list[tuple[Request, int, int]],
+        before: dict[int, int],
+        waiting: list[tuple[str, str]],
+    ) -> None:
+        times = self.times
+        rows: dict[str, int] = {}
+        drawn = 0
+        for entry in step.scheduled:
+            request = entry.request
+            self._requests[request.key] = request
+            rows[request.request_id] = rows.get(request.request_id, 0) + entry.num_rows
+            drawn += len(request.output_token_ids) - before[request.key]
+        num_rows = sum(rows.values())
+        for trace in list(self._traces.values()):
+            self._tell_request(trace, trace.request_id in rows)
+            trace.account(times, rows.get(trace.request_id, 0), num_rows, drawn)
+        self._flush_blocks()
+        append = self.ring.append
+        if step.scheduled:
+            nanoseconds = {
+                "sched": times.scheduled - times.begin,
+                "forward": times.forward,
+                "sample": times.sample,
+                "detok": times.detok,
+                "emit": times.rest,
+                "tracing": times.tracing,
+            }
+            budget = self._engine.args.max_num_batched_tokens
+            append(StepRecord(number, times.begin, times.end, budget, seqs, nanoseconds, waiting), 64 * len(seqs))
+        for entry in step.scheduled:
+            if entry.draft_token_ids and id(entry.request.output_token_ids) in self._sequences:
+                self._tell_drafts(number, entry, before[entry.request.key])
+        self._flush_texts(number)
+
+    def _tell_drafts(self, number: int, entry: ScheduledRequest, num_before: int) -> None:
+        drawn = entry.request.output_token_ids[num_before:]
+        if not drawn:
+            return
+        draft = list(entry.draft_token_ids)
+        accepted = num_right(draft, drawn)
+        proposer = self._engine.args.speculative_method
+        bonus = drawn[accepted] if accepted < len(drawn) else -1
+        record = SpecRecord(entry.request, number, proposer, draft, accepted, bonus)
+        self.ring.append(record, record.nbytes)
+
+    def _flush_texts(self, number: int) -> None:
+        for sample in self._samples:
+            sample.step = number
+            self.ring.append(sample, sample.nbytes)
+        for emitted in self._emits:
+            self.ring.append(emitted, emitted.nbytes)
+        self._samples.clear()
+        self._emits.clear()
+
+    def _tell_request(self, trace: RequestTrace, is_in_step: bool) -> None:
+        if trace.is_told or not is_in_step:
+            return
+        trace.is_told = True
+        first = trace.requests[0]
+        record = RequestRecord(
+            first,
+            trace.level,
+            trace.arrive_ns,
+            trace.prompt,
+            trace.template,
+            first.num_cached_tokens or 0,
+            self._engine.tokenizer,
+        )
+        self.ring.append(record, record.nbytes)
+        self._tell_memory()
+
+    def _tell_memory(self) -> None:
+        engine = self._engine
+        pool, storage = engine.kv.pool, engine.storage
+        used = (pool.num_blocks - engine.kv.num_available) * (storage.nbytes // pool.num_blocks)
+        model = engine.model
+        self.ring.append(
+            MemRecord(
+                t_ns=time.monotonic_ns(),
+                weights_bytes=getattr(model, "weight_bytes", 0),
+                kv_reserved_bytes=storage.nbytes,
+                kv_used_bytes=used,
+                activations_bytes=getattr(model, "activation_bytes", 0),
+                rss_bytes=_resident_bytes(),
+            )
+        )
+
+    def _tell_layers(
+        self, number: int, probe: LayerProbe, watched: Sequence[WatchedRows], before: dict[int, int]
+    ) -> None:
+        engine = self._engine
+        valid = []
+        for rows in watched:
+            drawn = len(rows.entry.request.output_token_ids) - before[rows.entry.request.key]
+            rows.has_failed = rows.entry.request.finish_reason == "error"
+            valid.append(rows.entry.num_new_tokens + max(0, drawn - 1))
+        limit = engine.runner.max_logits_rows
+        for record in layer_records(probe, watched, valid, engine.model, engine.storage, number, limit):
+            self.ring.append(record, record.nbytes)
+
+    def _flush_blocks(self) -> None:
+        operations, self._blocks = self._blocks, []
+        if not operations:
+            return
+        size = self._engine.kv.block_size
+        for one in operations:
+            request = None if one.key is None else self._requests.get(one.key) or self._find(one.key)
+            if request is not None and one.key is not None:
+                one.request = request
+                one.hashes = self._hashes.setdefault(one.key, BlockHashes(request, size))
+        record = KvRecord(operations, size)
+        self.ring.append(record, record.nbytes)
+
+    def _note_delay(self) -> None:
+        nanoseconds = time.monotonic_ns() - self.times.end
+        for trace in self._traces.values():
+            trace.delay(nanoseconds)
+
+    def _find(self, key: int) -> Request | None:
+        scheduler = self._engine.scheduler
+        return next((r for r in (*scheduler.running, *scheduler.waiting) if r.key == key), None)
+
+    def _tell_ends(self) -> None:
+        ended, self._ended = self._ended, []
+        for answer, completion in ended:
+            trace, request = answer.trace, answer.request
+            self._tell_request(trace, True)
+            self._flush_blocks()
+            self.ring.append(
+                FinishRecord(
+                    request,
+                    completion,
+                    self._stop_id(request, completion),
+                    trace.ttft_ns,
+                    trace.ttft_parts,
+                    trace.token_times.get(request.key, []),
+                )
+            )
+            self._sequences.pop(id(request.output_token_ids), None)
+            trace.num_unfinished -= 1
+            if trace.num_unfinished == 0:
+                self._traces.pop(trace.request_id, None)
+                self._tell_memory()
+        if ended and not self._traces:
+            self._uninstall()
+
+    def _stop_id(self, request: Request, completion: CompletionOutput) -> int | None:
+        """The token that ended an answer."""
+        if completion.finish_reason != "stop" or isinstance(completion.stop_reason, str):
+            return None
+        last = request.output_token_ids[-1] if request.output_token_ids else None
+        return last if last in request.end_token_ids else None
+
+    def _forget_step(self) -> None:
+        if self._model is not None:
+            self._model.probe = None
+        self._samples.clear()
+        self._emits.clear()
+        for trace in self._traces.values():
+            trace.end_step()
+
+
+class _Later:
+    """A probe that is made when the forward pass begins: drafts join the step after it is scheduled."""
+
+    def __init__(self, tracer: EngineTracer, step: SchedulerOutput, watched: list[WatchedRows]) -> None:
+        self._tracer, self._step, self._watched = tracer, step, watched
+        self.probe: LayerProbe | None = None
+
+    def wants(self, name: str) -> bool:
+        if self.probe is None:
+            first = 0
+            for entry in self._step.scheduled:
+                if self._tracer._level_of(entry.request) >= LAYERS:
+                    self._watched.append(WatchedRows(entry, first))
+                first += entry.num_rows
+            self.probe = LayerProbe(self._tracer._engine.config, self._watched)
+        return self.probe.wants(name)
+
+    def record(self, name: str, tensor: Any) -> None:
+        if self.probe is not None:
+            self.probe.record(name, tensor)
+
+
+def _resident_bytes() -> int:
+    """Memory of the process that is in the machine's; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,80 @@
+"""The file form of a trace: one event a line, UTF-8, every line a JSON object whose first field is `type`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pellucid.errors import TraceFileError, shown
+from pellucid.trace.events import EVENT_TYPES, SCHEMA, Event
+
+MAX_LINE_BYTES = 64 * 1024**2
+NON_FINITE = ("NaN", "Infinity", "-Infinity")
+"""What stands for numbers that JSON does not have."""
+
+
+def line_of(event: Event) -> str:
+    """One event as a line with its newline; numbers that are not finite become strings."""
+    try:
+        text = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_finite(event), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text + "\n"
+
+
+def number(value: Any) -> float:
+    """A number of an event, also where it is one of `NON_FINITE`."""
+    return float(value)
+
+
+def write_trace(path: str | Path, events: Iterable[Event]) -> int:
+    """Write events to a file; gives back how many. Raises OSError."""
+    count = 0
+    with Path(path).open("w", encoding="utf-8") as file:
+        for event in events:
+            file.write(line_of(event))
+            count += 1
+    return count
+
+
+def read_trace(path: str | Path) -> list[Event]:
+    """All events of a file. Raises `TraceFileError` for what is no trace, naming the line; OSError."""
+    with Path(path).open("rb") as file:
+        return list(parse_lines(file, Path(path).name))
+
+
+def parse_lines(lines: Iterable[bytes], name: str = "the trace") -> Iterator[Event]:
+    """Lines → events, each an object of a known type, a header first. Unknown fields pass: readers ignore them.
+
+    Raises `TraceFileError`.
+    """
+    is_begun = False
+    for place, line in enumerate(lines, start=1):
+        if len(line) > MAX_LINE_BYTES:
+            raise TraceFileError(f"{name}, line {place}: longer than {MAX_LINE_BYTES} bytes")
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            raise TraceFileError(f"{name}, line {place}: no JSON, so this is not a trace ({SCHEMA})") from None
+        kind = event.get("type") if isinstance(event, dict) else None
+        if kind not in EVENT_TYPES:
+            raise TraceFileError(f"{name}, line {place}: {shown(kind)} is no type of event of {SCHEMA}")
+        if not is_begun and (kind != "header" or event.get("schema") != SCHEMA):
+            raise TraceFileError(f"{name}: a trace begins with a header whose schema is {SCHEMA}")
+        is_begun = True
+        yield event
+    if not is_begun:
+        raise TraceFileError(f"{name} is empty, so it is not a trace")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value

@@ -1,0 +1,378 @@
+"""What the engine tells of traced requests, and that nothing else changes by it."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_driver import drain
+from mock_model import EOS, NoisyModel, make_engine
+from trace_checks import check_parts, of_type, valid
+
+from pellucid.engine.llm_engine import LLMEngine
+from pellucid.errors import InvalidParameterError
+from pellucid.outputs import RequestOutput
+from pellucid.sampling.draw import draw_counter, uniform
+from pellucid.sampling_params import SamplingParams
+
+PARAMS = [
+    SamplingParams(max_tokens=12, seed=1),
+    SamplingParams(temperature=0, max_tokens=20),
+    SamplingParams(temperature=0.7, top_p=0.8, top_k=20, min_p=0.01, max_tokens=9, seed=2),
+    SamplingParams(max_tokens=30, stop=("ab", "gd"), repetition_penalty=1.2, presence_penalty=0.5, seed=3),
+    SamplingParams(n=3, max_tokens=8, seed=4, logprobs=2),
+    SamplingParams(max_tokens=6, min_tokens=3, banned_token_ids=(97,), prompt_logprobs=1, seed=5),
+    SamplingParams(max_tokens=1, seed=6),
+    SamplingParams(max_tokens=15, logit_bias={98: 5.0}, ignore_eos=True, seed=7),
+]
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"num_blocks": 17, "max_num_batched_tokens": 24},
+    {"enable_prefix_caching": False, "max_num_seqs": 2},
+    {"speculative_method": "ngram", "num_speculative_tokens": 4},
+]
+
+
+def prompts() -> list[list[int]]:
+    choices = random.Random(5)
+    shared = [ord(c) for c in "abcdefgh" * 5]
+    return [
+        shared[: choices.randrange(1, 40)] + choices.choices(range(97, 104), k=choices.randrange(1, 30)) for _ in PARAMS
+    ]
+
+
+def answers(engine: LLMEngine, level: int) -> dict[str, RequestOutput]:
+    for i, (prompt, params) in enumerate(zip(prompts(), PARAMS, strict=True)):
+        engine.add_request(str(i), prompt, params, trace_level=level if i % 4 != 3 or level < 2 else 1)
+    return drain(engine)
+
+
+def said(outputs: dict[str, RequestOutput]) -> Any:
+    return {
+        name: (
+            [(o.token_ids, o.text, o.logprobs, o.finish_reason, o.stop_reason) for o in output.outputs],
+            output.prompt_logprobs,
+        )
+        for name, output in outputs.items()
+    }
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_answers_are_the_same_and_the_trace_is_sound(settings: dict[str, Any], level: int) -> None:
+    plain = said(answers(make_engine(**settings), 0))
+    engine = make_engine(**settings)
+    reader = engine.tracer.reader()
+    model, sampler = engine.runner.model, engine.runner.sampler
+    outputs = answers(engine, level)
+    assert said(outputs) == plain
+    assert engine._tracing is None
+    assert (engine.runner.model, engine.runner.sampler, engine.kv.watcher) == (model, sampler, None)
+    events = valid(reader.lines())
+    assert events[0]["level"] == level
+    assert len(of_type(events, "request")) == len(PARAMS)
+    check_steps(events, engine)
+    check_texts(events, outputs)
+    check_blocks(events, engine)
+    if level >= 2:
+        check_samples(events, outputs)
+    else:
+        assert of_type(events, "sample") == []
+    for finish in of_type(events, "finish"):
+        check_parts(finish)
+
+
+def check_steps(events: list[dict[str, Any]], engine: LLMEngine) -> None:
+    """Tokens per request: every known one once, but for what was preempted or came from the cache."""
+    steps = of_type(events, "step")
+    assert [step["step"] for step in steps] == list(range(len(steps)))
+    assert len(steps) == engine.stats.num_steps
+    computed: Counter[str] = Counter()
+    for step, after in zip(steps, [*steps[1:], None], strict=True):
+        assert step["t0_ns"] <= step["t1_ns"]
+        assert after is None or step["t1_ns"] <= after["t0_ns"]
+        assert sum(step["ns"].values()) == step["t1_ns"] - step["t0_ns"]
+        assert sum(seq["n_tok"] for seq in step["seqs"]) <= step["token_budget"]
+        for seq in step["seqs"]:
+            computed[seq["req"]] += seq["n_tok"]
+    for finish in of_type(events, "finish"):
+        if not finish["preemptions"] and "index" not in finish:
+            [request] = of_type(events, "request", req=finish["req"])
+            cached = sum(token["cached"] for token in request["tokens"])
+            accepted = sum(spec["accepted"] for spec in of_type(events, "spec", req=finish["req"]))
+            known = finish["n_prompt"] - cached + finish["n_output"] - 1
+            assert known - accepted <= computed[finish["req"]] <= known + 1
+
+
+def check_texts(events: list[dict[str, Any]], outputs: dict[str, RequestOutput]) -> None:
+    for name, output in outputs.items():
+        for answer in output.outputs:
+            which = {"index": answer.index} if len(output.outputs) > 1 else {}
+            emitted = of_type(events, "emit", req=name, **which)
+            assert b"".join(base64.b64decode(e["bytes_b64"]) for e in emitted).decode() == answer.text
+            assert all((e["held_bytes"] > 0) == (e["held_reason"] is not None) for e in emitted)
+            ends = [e["token_range"][1] for e in emitted]
+            assert ends == sorted(ends)
+            [finish] = of_type(events, "finish", req=name, **which)
+            assert finish["reason"] == answer.finish_reason
+            assert finish["n_output"] == len(answer.token_ids)
+            assert len(finish["itl_ns"]) == len(answer.token_ids) - 1
+            assert finish["stop_str"] == (answer.stop_reason if isinstance(answer.stop_reason, str) else None)
+            ended_by_token = answer.finish_reason == "stop" and finish["stop_str"] is None
+            assert finish["stop_id"] == (answer.token_ids[-1] if ended_by_token else None)
+
+
+def check_samples(events: list[dict[str, Any]], outputs: dict[str, RequestOutput]) -> None:
+    for name, output in outputs.items():
+        level = of_type(events, "request", req=name)[0]["level"]
+        for answer in output.outputs:
+            which = {"index": answer.index} if len(output.outputs) > 1 else {}
+            samples = of_type(events, "sample", req=name, **which)
+            if level < 2:
+                assert samples == []
+                continue
+            assert [s["id"] for s in samples] == answer.token_ids
+            for k, sample in enumerate(samples):
+                assert sample["i"] == len(output.prompt_token_ids) + k
+                assert sample["stages"][0]["name"] == "raw"
+                final = sample["stages"][-1]
+                assert final["chosen"] is not None
+                assert sample["logprob_final"] == pytest.approx(np.log(final["chosen"]["p"]))
+                if answer.logprobs is not None:
+                    logprob = answer.logprobs[k][answer.token_ids[k]]
+                    assert sample["logprob_raw"] == pytest.approx(logprob.logprob, abs=1e-6)
+                    assert sample["stages"][0]["chosen"]["rank"] == logprob.rank
+                rng = sample["rng"]
+                assert rng["counter"] == list(draw_counter(answer.index, sample["i"]))
+                if rng["u"] is not None:
+                    assert rng["u"] == uniform(rng["seed"], answer.index, sample["i"])
+                    assert rng["seed"] == answer.seed
+                    check_draw(sample)
+
+
+def check_draw(sample: dict[str, Any]) -> None:
+    """The token drawn is the first of the survivors whose cumulative probability exceeds u."""
+    reached = 0.0
+    for token_id, _, p in sample["stages"][-1]["top"]:
+        reached += p
+        if abs(reached - sample["rng"]["u"]) < 1e-6:
+            return
+        if reached > sample["rng"]["u"]:
+            assert token_id == sample["id"]
+            return
+    assert sample["stages"][-1]["chosen"]["rank"] > len(sample["stages"][-1]["top"])
+
+
+def check_blocks(events: list[dict[str, Any]], engine: LLMEngine) -> None:
+    """Played back, the operations give the reference counts they tell, and in the end the cache has what is left."""
+    tables: Counter[int] = Counter()
+    cached: set[int] = set()
+    for event in of_type(events, "kv"):
+        block, op = event["block"], event["op"]
+        if op in ("alloc", "hit"):
+            tables[block] += 1
+        elif op == "cache":
+            cached.add(block)
+            assert event["hash"] is not None
+        elif op in ("free", "preempt"):
+            tables[block] -= 1
+        elif op == "evict":
+            cached.discard(block)
+        elif op == "share":
+            tables[block] += 1
+        assert event["ref"] >= 0
+    if engine.args.enable_prefix_caching:
+        assert cached == set(engine.kv.cache._nodes)
+
+
+def test_hashes_name_the_same_tokens_and_nothing_else() -> None:
+    engine = make_engine()
+    reader = engine.tracer.reader()
+    prompt = [ord(c) for c in "abcdefgh" * 6]
+    for name, ids in (("a", prompt), ("b", prompt), ("c", [*prompt[:16], *prompt[1:]])):
+        engine.add_request(name, ids, SamplingParams(max_tokens=1), trace_level=1)
+        drain(engine)
+    events = valid(reader.lines())
+    kept = {e["tok0"]: e["hash"] for e in of_type(events, "kv", op="cache", req="a")}
+    assert {e["tok0"]: e["hash"] for e in of_type(events, "kv", op="hit", req="b")} == {
+        place: kept[place] for place in (0, 16)
+    }
+    [hit] = of_type(events, "kv", op="hit", req="c")
+    assert (hit["tok0"], hit["hash"], hit["parent"]) == (0, kept[0], None)
+    others = of_type(events, "kv", op="cache", req="c")
+    assert {e["hash"] for e in others}.isdisjoint(kept.values())
+    assert others[0]["parent"] == kept[0]
+    cached = [sum(t["cached"] for t in of_type(events, "request", req=name)[0]["tokens"]) for name in "abc"]
+    assert cached == [0, 32, 16]
+
+
+def test_only_traced_requests_are_told() -> None:
+    engine = make_engine()
+    reader = engine.tracer.reader()
+    engine.add_request("quiet", "abcdef", SamplingParams(max_tokens=20, ignore_eos=True))
+    engine.step()
+    assert engine.tracer.ring.head == 0
+    engine.add_request("loud", "abc", SamplingParams(max_tokens=5, ignore_eos=True), trace_level=2)
+    drain(engine)
+    events = valid(reader.lines())
+    told = {e["req"] for kind in ("request", "sample", "emit", "finish") for e in of_type(events, kind)}
+    assert told == {"loud"}
+    assert {seq["req"] for step in of_type(events, "step") for seq in step["seqs"]} == {"loud", "quiet"}
+    assert len(of_type(events, "step")) == 5
+
+
+def test_a_reader_of_one_request_sees_no_others() -> None:
+    engine = make_engine()
+    reader = engine.tracer.reader({"b"})
+    for name in "abc":
+        engine.add_request(name, "abc" + name, SamplingParams(max_tokens=4), trace_level=2)
+    drain(engine)
+    events = valid(reader.lines())
+    assert {e["req"] for kind in ("request", "sample", "emit", "finish") for e in of_type(events, kind)} == {"b"}
+
+
+def test_an_abort_is_told_with_its_blocks() -> None:
+    engine = make_engine()
+    reader = engine.tracer.reader()
+    engine.add_request("x", "abcdefgh" * 4, SamplingParams(ignore_eos=True), trace_level=2)
+    engine.add_request("never", "abc", SamplingParams(), trace_level=1)
+    engine.abort("never")
+    engine.step()
+    engine.abort("x")
+    events = valid(reader.lines())
+    assert [(e["req"], e["reason"], e["n_output"]) for e in of_type(events, "finish")] == [
+        ("never", "abort", 0),
+        ("x", "abort", 1),
+    ]
+    assert of_type(events, "finish", req="never")[0]["ttft_parts"] is None
+    assert len(of_type(events, "kv", op="free")) == len(of_type(events, "kv", op="alloc")) == 3 - 1
+    assert engine._tracing is None
+    engine.check_integrity()
+
+
+def test_a_request_that_fails_says_why() -> None:
+    engine = make_engine()
+    reader = engine.tracer.reader()
+    engine.add_request("nan", "ab#", SamplingParams(max_tokens=4), trace_level=3)
+    engine.add_request("inf", "ab!", SamplingParams(max_tokens=4), trace_level=3)
+    drain(engine)
+    events = valid(reader.lines())
+    assert {e["reason"] for e in of_type(events, "finish")} == {"error"}
+    assert all(e["error"] for e in of_type(events, "finish"))
+
+
+def test_held_text_has_a_reason() -> None:
+    engine = make_engine()
+    reader = engine.tracer.reader()
+    params = SamplingParams(max_tokens=3, logit_bias={0xC3: 100.0}, temperature=0)
+    engine.add_request("bytes", "abc", params, trace_level=1)
+    params = SamplingParams(max_tokens=3, logit_bias={97: 100.0}, temperature=0, stop=("aaab",))
+    engine.add_request("stop", "abc", params, trace_level=1)
+    drain(engine)
+    events = valid(reader.lines())
+    assert [(e["held_bytes"], e["held_reason"]) for e in of_type(events, "emit", req="stop")][:2] == [
+        (1, "possible stop string"),
+        (2, "possible stop string"),
+    ]
+    first = of_type(events, "emit", req="bytes")[0]
+    assert (first["held_bytes"], first["held_reason"]) == (1, "incomplete UTF-8")
+
+
+def test_a_users_processor_runs_once_for_each_token() -> None:
+    calls: list[int] = []
+
+    def processor(output: list[int], logits: Any) -> Any:
+        calls.append(len(output))
+        logits[98] += len(calls)
+        return logits
+
+    said_by = []
+    for level in (0, 2):
+        calls.clear()
+        engine = make_engine()
+        reader = engine.tracer.reader()
+        engine.add_request(
+            "x",
+            "abc",
+            SamplingParams(max_tokens=6, seed=1, ignore_eos=True),
+            logits_processors=[processor],
+            trace_level=level,
+        )
+        said_by.append(drain(engine)["x"].outputs[0].token_ids)
+        assert calls == list(range(6))
+        names = [s["name"] for e in of_type(valid(reader.lines()), "sample") for s in e["stages"]]
+    assert said_by[0] == said_by[1]
+    assert names == ["raw", "logits_processors"] * 6
+
+
+def test_an_exception_inside_a_step_leaves_the_tracer_usable() -> None:
+    engine = make_engine()
+    reader = engine.tracer.reader()
+
+    def processor(output: list[int], logits: Any) -> Any:
+        if len(output) == 1:
+            raise KeyboardInterrupt
+        return logits
+
+    engine.add_request("x", "abc", SamplingParams(max_tokens=3), logits_processors=[processor], trace_level=2)
+    engine.add_request("y", "abd", SamplingParams(max_tokens=3, ignore_eos=True), trace_level=2)
+    engine.step()
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    engine.abort("x")
+    drain(engine)
+    events = valid(reader.lines())
+    assert [e["reason"] for e in of_type(events, "finish")] == ["abort", "length"]
+    assert engine._tracing is None
+
+
+def test_drafts_are_told() -> None:
+    engine = make_engine(speculative_method="draft_model", draft_model=NoisyModel())
+    reader = engine.tracer.reader()
+    engine.add_request("x", "abcabc", SamplingParams(max_tokens=24, ignore_eos=True, seed=3), trace_level=2)
+    [answer] = drain(engine)["x"].outputs
+    events = valid(reader.lines())
+    specs = of_type(events, "spec")
+    assert specs
+    place = 0
+    samples = of_type(events, "sample")
+    for spec in specs:
+        drawn = [s["id"] for s in samples if s["step"] == spec["step"]]
+        assert drawn[: spec["accepted"]] == spec["draft"][: spec["accepted"]]
+        assert spec["bonus_id"] == (drawn[spec["accepted"]] if len(drawn) > spec["accepted"] else -1)
+        place += len(drawn)
+    assert [s["id"] for s in samples] == answer.token_ids
+
+
+def test_waiting_requests_have_reasons() -> None:
+    engine = make_engine(max_num_seqs=1)
+    reader = engine.tracer.reader()
+    for name in ("a", "b"):
+        engine.add_request(name, "abc", SamplingParams(max_tokens=2, ignore_eos=True), trace_level=1)
+    drain(engine)
+    events = valid(reader.lines())
+    assert next(step["waiting"] for step in of_type(events, "step")) == [{"req": "b", "reason": "max_num_seqs"}]
+    finish = of_type(events, "finish", req="b")[0]
+    check_parts(finish)
+
+
+@pytest.mark.parametrize("level", [-1, 4, True, "2", 1.0, None])
+def test_levels_outside_are_refused(level: Any) -> None:
+    engine = make_engine()
+    with pytest.raises(InvalidParameterError, match=r"trace_level is .*, but must be from 0 to 3"):
+        engine.add_request("x", "abc", trace_level=level)
+    assert not engine.has_unfinished_requests()
+    assert engine._tracing is None
+
+
+def test_the_end_token_is_named() -> None:
+    engine = make_engine()
+    reader = engine.tracer.reader()
+    engine.add_request("x", "abc", SamplingParams(logit_bias={EOS: 100.0}, max_tokens=5), trace_level=1)
+    drain(engine)
+    [finish] = of_type(valid(reader.lines()), "finish")
+    assert (finish["reason"], finish["stop_id"], finish["stop_str"]) == ("stop", EOS, None)
