@@ -12,7 +12,7 @@ from pellucid.cli import console
 from pellucid.cli.flags import with_flags
 from pellucid.config import EngineArgs
 from pellucid.errors import InvalidParameterError
-from pellucid.server.settings import API_KEY_VARIABLE, DEFAULTS, HELP, ServerSettings
+from pellucid.server.settings import API_KEY_VARIABLE, DEFAULTS, HELP, LOOPBACK, ServerSettings
 
 if TYPE_CHECKING:
     from pellucid.engine.async_llm import AsyncLLM
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 MEMORY_SHARE = 0.8
 """Of the machine's memory, what loaded models may take when nobody says."""
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @with_flags()
@@ -70,6 +69,12 @@ def serve(
         str, typer.Option("--log-level", metavar="LEVEL", help=HELP["log_level"])
     ] = DEFAULTS.log_level,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help=HELP["log_prompts"])] = DEFAULTS.log_prompts,
+    trace_level: Annotated[
+        int | None, typer.Option("--trace-level", metavar="N", help=HELP["trace_level"], show_default=False)
+    ] = None,
+    playground_all: Annotated[
+        bool, typer.Option("--playground-all", help=HELP["playground_all"])
+    ] = DEFAULTS.playground_all,
     otlp_endpoint: Annotated[
         str | None, typer.Option("--otlp-endpoint", metavar="URL", help=HELP["otlp_endpoint"], show_default=False)
     ] = None,
@@ -102,6 +107,8 @@ def serve(
         log_format=log_format,
         log_level=log_level,
         log_prompts=log_prompts,
+        trace_level=trace_level,
+        playground_all=playground_all,
         otlp_endpoint=otlp_endpoint,
         shutdown_timeout=shutdown_timeout,
     )

@@ -20,6 +20,7 @@ from pellucid.server.playground import playground_router
 from pellucid.server.prefill import PrefillRoutes
 from pellucid.server.routes import Routes
 from pellucid.server.settings import DEFAULTS, ServerSettings
+from pellucid.server.traces import TraceRoutes
 from pellucid.server.tracing import Tracing
 from pellucid.server.wire import JsonResponse
 
@@ -33,12 +34,14 @@ def create_app(
 ) -> FastAPI:
     """An ASGI application over models; who made the pool and the tracing closes them."""
     metrics = Metrics(models)
-    routes = Routes(models=models, settings=settings, metrics=metrics, version=version)
+    traces = TraceRoutes(models, settings)
+    routes = Routes(models=models, settings=settings, metrics=metrics, version=version, traces=traces)
     app = FastAPI(
         title="Pellucid", version=version, description="An OpenAI-compatible API. Unknown fields are refused."
     )
     app.include_router(routes.router())
     app.include_router(PrefillRoutes(models, settings).router())
+    app.include_router(traces.router())
     app.include_router(playground_router())
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     app.add_exception_handler(ApiError, _refuse)

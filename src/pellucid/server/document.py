@@ -91,6 +91,8 @@ ANSWERS: dict[str, str] = {
     "/version": "Version",
 }
 """The body of status 200, by path."""
+OTHER_TYPES = {"/v1/traces/{name}": "application/x-ndjson", "/v1/traces/live": "text/event-stream"}
+"""What is neither JSON nor plain text."""
 STREAMS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses"))
 EXAMPLES: dict[str, Any] = {
     "/v1/chat/completions": {
@@ -134,7 +136,7 @@ def describe(app: FastAPI, open_paths: frozenset[str]) -> dict[str, Any]:
 
 
 def _responses(path: str, method: str, is_open: bool) -> dict[str, Any]:
-    answer = _json(ANSWERS[path]) if path in ANSWERS else {"text/plain": {"schema": _STRING}}
+    answer = _json(ANSWERS[path]) if path in ANSWERS else {OTHER_TYPES.get(path, "text/plain"): {"schema": _STRING}}
     if path in STREAMS:
         answer = {**answer, "text/event-stream": {"schema": _STRING}}
     responses: dict[str, Any] = {"200": {"description": "OK", "content": answer}}

@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from pellucid.sampling_params import SamplingParams
+from pellucid.trace.events import LEVEL_HELP, MAX_LEVEL
 
 Schema = dict[str, Any]
 
@@ -81,6 +82,14 @@ _MODEL: Schema = {"type": "string", "description": "The served model's name, as 
 _STREAM: Schema = {"type": ["boolean", "null"], "default": False, "description": "Answer with server-sent events."}
 COMMON: dict[str, Schema] = {
     "model": _MODEL,
+    "trace": {
+        "type": ["integer", "null"],
+        "minimum": 0,
+        "maximum": MAX_LEVEL,
+        "default": 0,
+        "description": f"How much of the request is traced: {LEVEL_HELP}. At most --trace-level. "
+        "/v1/traces/{id} has it under the answer's id.",
+    },
     "stream": _STREAM,
     "stream_options": _STREAM_OPTIONS,
     "priority": {"type": ["integer", "null"], "default": 0, "description": "Lower is served earlier (vLLM's)."},

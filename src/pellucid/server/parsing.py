@@ -17,6 +17,7 @@ from pellucid.server.output.choice import ChoiceParser
 from pellucid.server.response_format import names, parse_structured_outputs
 from pellucid.server.tool_prompt import messages_with_tools
 from pellucid.server.tools import ToolUse, parse_tools
+from pellucid.trace.events import LEVEL_HELP, MAX_LEVEL
 
 MAX_PRIORITY = 2**31 - 1
 MAX_METADATA = 16
@@ -34,6 +35,7 @@ class ApiRequest:
     user: str | None
     priority: int = 0
     cache_salt: str = ""
+    trace: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,16 @@ def common_fields(
         "user": body.get("user"),
         "priority": _priority(body.get("priority")),
         "cache_salt": cache_salt_of(body.get("cache_salt")),
+        "trace": _trace(body.get("trace")),
     }
+
+
+def _trace(value: Any) -> int:
+    if value is None:
+        return 0
+    if type(value) is not int or not 0 <= value <= MAX_LEVEL:
+        raise refused("trace", f"trace is {shown(value)}, but must be from 0 to {MAX_LEVEL}: {LEVEL_HELP}")
+    return int(value)
 
 
 def _priority(value: Any) -> int:

@@ -42,6 +42,7 @@ from pellucid.server.responses.fields import RESPONSES
 from pellucid.server.responses.request import parse_response, shape_name
 from pellucid.server.settings import ServerSettings
 from pellucid.server.tools import parse_tools
+from pellucid.server.traces import TraceRoutes
 from pellucid.server.wire import JsonResponse, read_object
 from pellucid.structured_outputs import NAME
 
@@ -85,6 +86,7 @@ class Routes:
     settings: ServerSettings
     metrics: Metrics
     version: str
+    traces: TraceRoutes
 
     def router(self) -> APIRouter:
         """All endpoints."""
@@ -208,6 +210,9 @@ class Routes:
         renamed: Any,
     ) -> Response:
         name = f"{prefix}{uuid.uuid4().hex}"
+        self.traces.check_level(parsed.trace)
+        if parsed.trace:
+            self.traces.note(request, used.name, name, len(prompts))
         try:
             stream = await used.llm.submit(
                 prompts,
@@ -217,6 +222,7 @@ class Routes:
                 priority=parsed.priority,
                 cache_salt=parsed.cache_salt,
                 client=client_of(request.scope, parsed.user),
+                trace_level=parsed.trace,
             )
         except PellucidError as error:
             raise api_error(error, renamed) from None

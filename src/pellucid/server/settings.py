@@ -8,6 +8,7 @@ from pellucid.engine.async_llm import DEFAULT_MAX_QUEUE
 from pellucid.errors import InvalidParameterError
 from pellucid.server.output.families import TOOL_FAMILIES, check_tool_parser
 from pellucid.server.output.reasoning import REASONING_PARSERS, check_reasoning_parser
+from pellucid.trace.events import LEVEL_HELP, MAX_LEVEL, OFF, SAMPLING
 
 API_KEY_VARIABLE = "PELLUCID_API_KEY"
 
@@ -18,7 +19,9 @@ _WHOLE_NUMBERS = (
     ("max_queue", 0, 2**31),
     ("max_body_bytes", 1, 2**31),
     ("model_memory_bytes", 1, 2**63 - 1),
+    ("trace_level", 0, MAX_LEVEL),
 )
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,17 @@ class ServerSettings:
     log_format: str = field(default="json", metadata={"help": f"Form of the log's lines: {' or '.join(LOG_FORMATS)}."})
     log_level: str = field(default="info", metadata={"help": f"Least level of a line: {', '.join(LOG_LEVELS)}."})
     log_prompts: bool = field(default=False, metadata={"help": "Prompts in the access log too."})
+    trace_level: int | None = field(
+        default=None,
+        metadata={
+            "help": f"Most that a request's `trace` may ask for: {LEVEL_HELP}. When unset, 2 on a loopback address, "
+            "else 0."
+        },
+    )
+    playground_all: bool = field(
+        default=False,
+        metadata={"help": "The playground shows every traced request, not only those of the page itself."},
+    )
     otlp_endpoint: str | None = field(
         default=None,
         metadata={
@@ -86,7 +100,7 @@ class ServerSettings:
         check_reasoning_parser(self.reasoning_parser)
         for name, low, high in _WHOLE_NUMBERS:
             value = getattr(self, name)
-            if value is None and name == "model_memory_bytes":
+            if value is None and name in ("model_memory_bytes", "trace_level"):
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise InvalidParameterError(
@@ -111,6 +125,13 @@ class ServerSettings:
         for name, values in (("host", (self.host,)), ("served_model_name", self.served_model_name)):
             if "" in values:
                 raise InvalidParameterError(name, f"{name} is empty, but must be a name")
+
+    @property
+    def most_trace_level(self) -> int:
+        """The level that a request may ask for at most."""
+        if self.trace_level is None:
+            return SAMPLING if self.host in LOOPBACK else OFF
+        return self.trace_level
 
 
 HELP = {f.name: str(f.metadata["help"]) for f in fields(ServerSettings)}

@@ -23,6 +23,7 @@ EVENT_TYPES = (
     "spec",
     "mem",
     "finish",
+    "pieces",
     "finding",
     "end",
 )

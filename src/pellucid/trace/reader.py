@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
@@ -28,6 +29,7 @@ class TraceReader:
 
     request_ids: only what concerns these; None: everything. The collection may grow while it is read.
     header: makes the header event.
+    piece_of: the bytes of a token, for the ids that `sample` and `layer` name; the reader gets each once.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class TraceReader:
         ring: TraceRing,
         header: Callable[[], Event],
         request_ids: Collection[str] | None = None,
+        piece_of: Callable[[int], bytes] | None = None,
         *,
         from_start: bool = True,
     ) -> None:
@@ -42,6 +45,9 @@ class TraceReader:
         self._ring = ring
         self._header = header
         self._request_ids = request_ids
+        self._piece_of = piece_of
+        self._told: set[int] = set()
+        """Ids whose bytes the reader has."""
         self._place = ring.tail if from_start else ring.head
         self._is_begun = False
         self.num_events = 0
@@ -66,9 +72,16 @@ class TraceReader:
             self._place += 1
             taken += 1
             if self._may_see(record):
-                found.extend(record.events())
+                events = list(record.events())
+                found += self._pieces(events)
+                found += events
         self.num_events += len(found)
         return found
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `read` would give or look at anything."""
+        return not self._is_begun or self._place < self._ring.head
 
     def end(self) -> Event:
         """The last event of a trace: how many there were, and how many were lost."""
@@ -80,8 +93,30 @@ class TraceReader:
             yield line_of(event)
         yield line_of(self.end())
 
+    def _pieces(self, events: list[Event]) -> list[Event]:
+        """The bytes of ids that come for the first time."""
+        if self._piece_of is None:
+            return []
+        named = {token_id for event in events for token_id in _ids_in(event)} - self._told
+        if not named:
+            return []
+        self._told |= named
+        pieces = {str(i): b64encode(self._piece_of(i)).decode("ascii") for i in sorted(named)}
+        return [{"type": "pieces", "bytes_b64": pieces}]
+
     def _may_see(self, record: Record) -> bool:
         if self._request_ids is None:
             return True
         concerned = record.request_ids
         return concerned is None or any(name in self._request_ids for name in concerned)
+
+
+def _ids_in(event: Event) -> Iterator[int]:
+    """The ids of tokens that an event names without their bytes."""
+    if event["type"] == "sample":
+        for stage in event["stages"]:
+            yield from (token_id for token_id, _, _ in stage["top"])
+    elif event["type"] == "layer" and event["lens"] is not None:
+        yield from event["lens"]["ids"]
+    elif event["type"] == "spec":
+        yield from event["draft"]

@@ -89,13 +89,20 @@ class EngineTracer:
 
     def reader(self, request_ids: Collection[str] | None = None, *, from_start: bool = True) -> TraceReader:
         """A reader of all requests, or of some; see `TraceReader`. May be called from any thread."""
-        return TraceReader(self.ring, self.header, request_ids, from_start=from_start)
+        return TraceReader(self.ring, self.header, request_ids, self._piece_of, from_start=from_start)
 
     def header(self) -> Event:
         """The first event of a trace."""
         if self._header is None:
             self._header = header_of(self._engine, 0)
         return {**self._header, "level": self.level}
+
+    def _piece_of(self, token_id: int) -> bytes:
+        """The bytes of a token; none for rows of the embedding that are no token."""
+        tokenizer = self._engine.tokenizer
+        is_token = token_id < getattr(tokenizer, "vocab_size", self._engine.config.vocab_size)
+        piece: bytes = tokenizer.token_bytes(token_id) if is_token else b""
+        return piece
 
     # For the engine
 

@@ -2,10 +2,14 @@
 /* The playground: a chat whose answers are looked into while they come. Talks to nothing but its own server. */
 
 class Api {
-  constructor() { this.key = ""; }
+  constructor() {
+    this.key = "";
+    // whose requests are whose: the live trace shows those that were sent with the same name
+    this.viewer = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  }
 
   async fetch(path, options = {}) {
-    const headers = { ...(options.headers || {}) };
+    const headers = { "X-Pellucid-Viewer": this.viewer, ...(options.headers || {}) };
     if (this.key) headers.Authorization = `Bearer ${this.key}`;
     if (options.body !== undefined) headers["Content-Type"] = "application/json";
     const answer = await fetch(path, { ...options, headers, credentials: "omit", body: options.body === undefined ? undefined : JSON.stringify(options.body) });
@@ -175,7 +179,7 @@ class Playground {
       let first = null;
       const body = { model: this.model, messages, ...going, stream: true, stream_options: { include_usage: true }, logprobs: true, top_logprobs: 20, ...this.options };
       if (!body.top_k) delete body.top_k;
-      if (this.isTraced) body.trace = 2;
+      if (this.isTraced) body.trace = Math.min(2, this.page.trace.header.level);
       for await (const chunk of this.api.events("/v1/chat/completions", { method: "POST", body, signal: this.controller.signal })) {
         if (chunk.error) throw new Error(chunk.error.message);
         const choice = (chunk.choices || [])[0];
