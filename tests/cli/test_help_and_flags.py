@@ -126,6 +126,7 @@ GIVEN = {
     "logprobs": ("1", 1),
     "prompt_logprobs": ("0", 0),
     "skip_special_tokens": (False, False),
+    "overflow": ("truncate_left", "truncate_left"),
 }
 
 

@@ -16,6 +16,7 @@ from tokenizer.small_tokenizers import byte_level_metadata
 from pellucid.config import EngineArgs
 from pellucid.engine.llm import LLM
 from pellucid.engine.llm_engine import LLMEngine
+from pellucid.engine.overflow import FittedPrompt
 from pellucid.errors import InvalidParameterError, ModelFileError
 from pellucid.sampling_params import SamplingParams
 
@@ -111,7 +112,7 @@ def test_a_request_arrives_when_the_caller_asks(monkeypatch: pytest.MonkeyPatch)
         assert output.metrics.arrival_time <= began[-1]
         assert output.metrics.ttft is not None
         assert 0 < output.metrics.ttft < time.monotonic() - output.metrics.arrival_time
-    monkeypatch.setattr(LLM, "_chat_prompt", lambda self, messages, options: (slow(ByteTokenizer(), "abc"), "abc"))
+    monkeypatch.setattr(LLM, "_fitted_chat", lambda *_: FittedPrompt(slow(ByteTokenizer(), "abc"), "abc"))
     message = [{"role": "user", "content": "x"}]
     for output in (llm.chat(message, params)[0], list(llm.stream(message, params))[-1]):
         assert output.metrics.arrival_time <= began[-1]
