@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pellucid.errors import InvalidParameterError, shown
 from pellucid.sampling_params import MAX_INTEGER, MAX_SEED
@@ -25,12 +25,14 @@ KVCacheDType = Literal["int16", "float16", "float32", "int8", "int4"]
 BackendName = Literal["native", "reference"]
 SpeculativeMethod = Literal["auto", "ngram", "draft_model", "off"]
 Precision = Literal["exact", "fast"]
+Quantization = Literal["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
 
 KV_CACHE_DTYPES: tuple[KVCacheDType, ...] = ("int16", "float16", "float32", "int8", "int4")
 DEFAULT_KV_CACHE_DTYPE: KVCacheDType = "int16"
 KV_DTYPE_BITS: dict[KVCacheDType, int] = {"int16": 16, "float16": 16, "float32": 32, "int8": 8, "int4": 4}
 KV_FACTOR_GROUP = 16
 """int4: numbers of a head that share a factor."""
+QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
 BACKENDS: tuple[BackendName, ...] = ("native", "reference")
 SPECULATIVE_METHODS: tuple[SpeculativeMethod, ...] = ("auto", "ngram", "draft_model", "off")
 PRECISIONS: tuple[Precision, ...] = ("exact", "fast")
@@ -260,6 +262,13 @@ class EngineArgs:
     model: str = field(
         default=DEFAULT_MODEL, metadata={"help": "Alias, Hugging Face repository id, GGUF file or folder."}
     )
+    quantization: Quantization | None = field(
+        default=None,
+        metadata={
+            "help": "Make blocks of the model's float weights while it is loaded; embedding and head become q8_0, "
+            "blocks that the file has stay as they are."
+        },
+    )
     max_model_len: int | None = field(
         default=None,
         metadata={"help": "Longest prompt and answer together, in tokens; the model's trained length when unset."},
@@ -343,6 +352,11 @@ class EngineArgs:
             raise InvalidParameterError(
                 "enable_prefix_caching",
                 f"enable_prefix_caching is {shown(self.enable_prefix_caching)}, but must be True or False",
+            )
+        if self.quantization is not None and self.quantization not in QUANTIZATIONS:
+            raise InvalidParameterError(
+                "quantization",
+                f"quantization is {shown(self.quantization)}, but must be one of {', '.join(QUANTIZATIONS)}",
             )
         self._check_speculation()
         if self.kv_cache_save is not None:

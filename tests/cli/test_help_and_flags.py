@@ -152,6 +152,7 @@ def test_every_engine_field_arrives(verbs: Any) -> None:
         "speculative_method": "draft_model",
         "speculative_model": "gemma3:270m",
         "precision": "exact",
+        "quantization": "q8_0",
     }
     del given["seed"]  # --seed is the request's
     arguments = [part for name, value in given.items() for part in (flag(name), str(value))]

@@ -19,9 +19,9 @@ from command_line import run
 
 from pellucid.cli import console
 from pellucid.cli.chat import Conversation, _after
+from pellucid.cli.console import visible
 from pellucid.cli.list import list_
 from pellucid.cli.streaming import Streamed
-from pellucid.cli.tokenize import visible
 from pellucid.config import PRECISION_KL
 from pellucid.engine.llm import LLM
 from pellucid.sampling_params import SamplingParams
@@ -323,3 +323,33 @@ def test_ctrl_c_while_printing_aborts_the_request(shared_llm: LLM, monkeypatch: 
     assert streamed.interrupted
     assert not shared_llm.engine.has_unfinished_requests()
     assert list(stream) == []
+
+
+def test_tokenize_compare(verbs: Any) -> None:
+    result = verbs("tokenize", "Hello wörld <|im_end|>", "--compare", "gemma3:270m", "--json")
+    value = json.loads(result.out)
+    assert (result.code, value["equal"]) == (1, False)
+    for side in ("left", "right"):
+        text = "".join(token["text"] for row in value["rows"] for token in row[side])
+        assert text.replace("<bos>", "").strip() == "Hello wörld <|im_end|>"
+    same = verbs("tokenize", "Hello", "--compare", "smollm2:135m")
+    assert (same.code, "the ids are equal" in same.out) == (0, True)
+    assert "≠" in verbs("tokenize", "Hello", "--compare", "gemma3:270m").out
+
+
+def test_tokenize_save_and_check(verbs: Any, tmp_path: Path) -> None:
+    kept = tmp_path / "ids.json"
+    assert verbs("tokenize", "Hello\nwörld <|im_end|>", "--save", str(kept)).code == 0
+    data = json.loads(kept.read_text())
+    assert [entry["text"] for entry in data["texts"]] == ["Hello", "wörld <|im_end|>"]
+    assert data["texts"][1]["ids"] != data["texts"][1]["parsed"]
+    assert verbs("tokenize", "--check", str(kept)).code == 0
+    other = verbs("tokenize", "--check", str(kept), "-m", "gemma3:270m")
+    assert (other.code, "text 1, 'Hello', has other ids" in other.err) == (1, True)
+    data["fingerprint"] = "0" * 64
+    kept.write_text(json.dumps(data))
+    changed = verbs("tokenize", "--check", str(kept))
+    assert (changed.code, "but the fingerprint is" in changed.err) == (1, True)
+    kept.write_text("{}")
+    assert verbs("tokenize", "--check", str(kept)).code == 2
+    assert verbs("tokenize", "x", "--check", str(kept)).code == 2

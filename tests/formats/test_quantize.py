@@ -22,6 +22,10 @@ STEPS = {"Q4_0": 8, "Q4_1": 15, "Q5_0": 16, "Q5_1": 31, "Q8_0": 127}
 """Steps from zero to the largest magnitude, or from the smallest to the largest value for the types with a minimum."""
 
 
+SIMPLE = tuple(t for t in QUANTIZABLE if not t.name.endswith("_K"))
+"""Those whose rule is ggml's; the K types are held to its errors in models/test_quantization.py."""
+
+
 def theirs(values: npt.NDArray[np.float32], block_type: BlockType) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -29,10 +33,10 @@ def theirs(values: npt.NDArray[np.float32], block_type: BlockType) -> bytes:
 
 
 def test_the_types_are_those_promised() -> None:
-    assert {t.name for t in QUANTIZABLE} == {"F32", "F16", "BF16", *STEPS}
+    assert {t.name for t in QUANTIZABLE} == {"F32", "F16", "BF16", *STEPS, "Q4_K", "Q5_K", "Q6_K"}
 
 
-@pytest.mark.parametrize("block_type", QUANTIZABLE, ids=lambda t: t.name)
+@pytest.mark.parametrize("block_type", SIMPLE, ids=lambda t: t.name)
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e3, 1e-6, 1e-20])
 def test_random_values(block_type: BlockType, scale: float) -> None:
     values = (np.random.default_rng(3).standard_normal((400, 96)) * scale).astype(np.float32)
@@ -43,7 +47,7 @@ def test_random_values(block_type: BlockType, scale: float) -> None:
     assert quantize(values, block_type).tobytes() == theirs(values, block_type)
 
 
-@pytest.mark.parametrize("block_type", QUANTIZABLE, ids=lambda t: t.name)
+@pytest.mark.parametrize("block_type", SIMPLE, ids=lambda t: t.name)
 def test_values_next_to_a_tie(block_type: BlockType) -> None:
     # Halves and their neighbours: where an added half and a truncation would round twice.
     ties = np.arange(-8, 8, dtype=np.float32)[:, None] + np.float32(0.5)
@@ -59,7 +63,7 @@ FINITE = st.floats(-60000, 60000, width=32).filter(lambda x: x == 0 or abs(x) > 
 
 
 @settings(max_examples=150, deadline=None)
-@given(values=hnp.arrays(np.float32, (2, 32), elements=FINITE), block_type=st.sampled_from(QUANTIZABLE))
+@given(values=hnp.arrays(np.float32, (2, 32), elements=FINITE), block_type=st.sampled_from(SIMPLE))
 def test_any_values(values: npt.NDArray[np.float32], block_type: BlockType) -> None:
     assert quantize(values, block_type).tobytes() == theirs(values, block_type)
 
@@ -77,7 +81,7 @@ def test_round_trip_error_is_within_a_step(name: str) -> None:
     assert (np.abs(back.reshape(-1, 32) - blocks).max(axis=1) <= bound).all()
 
 
-@pytest.mark.parametrize("block_type", QUANTIZABLE, ids=lambda t: t.name)
+@pytest.mark.parametrize("block_type", SIMPLE, ids=lambda t: t.name)
 def test_subnormal_blocks_become_zero_not_noise(block_type: BlockType) -> None:
     values = np.full((1, 32), 1e-42, np.float32)
     values[0, 5] = -1e-42
@@ -100,8 +104,8 @@ def test_a_tensor_larger_than_one_chunk() -> None:
 def test_refusals() -> None:
     with pytest.raises(InvalidParameterError, match=r"shape \(33,\) do not divide into Q8_0 blocks of 32"):
         quantize(np.zeros(33, np.float32), block_types.Q8_0)
-    with pytest.raises(UnsupportedModelError, match="quantising to Q4_K is not supported: use F32"):
-        quantize(np.zeros(256, np.float32), block_types.Q4_K)
+    with pytest.raises(UnsupportedModelError, match="quantising to IQ4_XS is not supported: use F32"):
+        quantize(np.zeros(256, np.float32), block_types.IQ4_XS)
     for bad in (np.nan, np.inf):
         with pytest.raises(InvalidParameterError, match="must be finite to be quantised to Q4_0"):
             quantize(np.full(32, bad, np.float32), block_types.Q4_0)

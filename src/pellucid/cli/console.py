@@ -170,6 +170,13 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def visible(data: bytes) -> str:
+    """A token's bytes so that spaces and line ends can be seen; parts of characters as \\xNN."""
+    text = data.decode("utf-8", "backslashreplace").replace(" ", "·")
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return "".join(named.get(c, c if c.isprintable() else f"\\u{ord(c):04x}") for c in text)
+
+
 def decode_rate(metrics: RequestMetrics, num_tokens: int) -> float | None:
     """Tokens per second after the first one; None when there is no second one."""
     if metrics.first_token_time is None or metrics.last_token_time is None or num_tokens < 2:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pellucid.cli import console
-from pellucid.cli.console import plural
+from pellucid.cli.console import plural, visible
+from pellucid.cli.exit_codes import EXIT_REQUEST_FAILED
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import local_path
+from pellucid.errors import InvalidParameterError
 
 if TYPE_CHECKING:
     from pellucid.tokenizer.tokenizer import Piece
@@ -28,17 +31,58 @@ def tokenize(
     ] = True,
     ids: Annotated[bool, typer.Option("--ids", help="Print the ids alone, with spaces between them.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            "--compare", metavar="OTHER", help="Another model: both tokenizers side by side.", show_default=False
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            metavar="FILE",
+            help="Keep the ids of each line of the text, to be held later.",
+            show_default=False,
+        ),
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option("--check", metavar="FILE", help="Hold the tokenizer to ids that --save kept.", show_default=False),
+    ] = None,
     *,
     engine: dict[str, Any],
-) -> None:
+) -> int:
     """Control strings in the text are text like any other unless --special is given, as they are in a prompt.
-    One newline at the end of piped input is dropped.
+    One newline at the end of piped input is dropped. --compare ends with 1 where the ids differ, --check where the
+    tokenizer gives other ids than were kept.
     """
+    if sum(option is not None for option in (compare, save, check)) > 1:
+        raise InvalidParameterError("compare", "--compare, --save and --check exclude each other: give one of them")
+    if check is not None:
+        if text is not None:
+            raise InvalidParameterError("text", "--check takes its texts from the file: give no other text")
+        from pellucid.cli.golden_ids import check_ids
+
+        return check_ids(check, *local_path(engine))
     content = console.read_text(text, "text")
     model, path = local_path(engine)
     from pellucid.models.model_files import read_tokenizer
 
     tokenizer = read_tokenizer(path)
+    if save is not None:
+        from pellucid.cli.golden_ids import save_ids
+
+        save_ids(save, model, tokenizer, content)
+        return 0
+    if compare is not None:
+        from pellucid.cli.compare_tokenizers import compare_tokenizers
+
+        other = read_tokenizer(local_path({"model": compare})[1])
+        equal = compare_tokenizers(
+            (model, tokenizer), (compare, other), content, bos=bos, special=special, as_json=json
+        )
+        return 0 if equal else EXIT_REQUEST_FAILED
     pieces = tokenizer.pieces(content, add_special_tokens=bos, parse_special=special)
     if ids:
         print(" ".join(str(piece.token_id) for piece in pieces))
@@ -55,6 +99,7 @@ def tokenize(
         console.write_json({"model": model, "text": content, "num_tokens": len(pieces), "tokens": tokens})
     else:
         _show(pieces, content)
+    return 0
 
 
 def _show(pieces: list[Piece], text: str) -> None:
@@ -72,10 +117,3 @@ def _show(pieces: list[Piece], text: str) -> None:
     console.print_rich(table)
     counts = (plural(len(pieces), "token"), plural(len(text), "character"), plural(len(text.encode("utf-8")), "byte"))
     print("\n" + ", ".join(counts))
-
-
-def visible(data: bytes) -> str:
-    """A token's bytes so that spaces and line ends can be seen; parts of characters as \\xNN."""
-    text = data.decode("utf-8", "backslashreplace").replace(" ", "·")
-    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    return "".join(named.get(c, c if c.isprintable() else f"\\u{ord(c):04x}") for c in text)

@@ -22,6 +22,7 @@ VERBS: dict[str, Verb] = {
     "serve": Verb("pellucid.cli.serve", "serve", "Serve a model over HTTP with an OpenAI-compatible API."),
     "tokenize": Verb("pellucid.cli.tokenize", "tokenize", "Show the pieces, ids and bytes of a text."),
     "inspect": Verb("pellucid.cli.inspect", "inspect", "Show what a model file holds and what memory it takes."),
+    "quantize": Verb("pellucid.cli.quantize", "quantize", "Write a model's weights to a GGUF file in smaller types."),
     "pull": Verb("pellucid.cli.pull", "pull", "Fetch a model into the model cache."),
     "list": Verb("pellucid.cli.list", "list_", "Show the models that are in the cache, and those that can be pulled."),
     "bench": Verb("pellucid.cli.bench", "", "Measure: batches of requests here, or a load on a server."),

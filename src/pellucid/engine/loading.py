@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pellucid.config import EngineArgs, ModelConfig
@@ -22,7 +23,9 @@ def load_parts(args: EngineArgs, progress: Any = None) -> tuple[Model, Tokenizer
 
     with open_model(resolve(args.model, progress=progress)) as files:
         tokenizer = files.tokenizer
-        model = files.without_padding().load(make_backend(args.backend, args.threads), args.max_model_len)
+        model = files.without_padding().load(
+            make_backend(args.backend, args.threads), args.max_model_len, args.quantization
+        )
     return model, tokenizer
 
 
@@ -38,7 +41,7 @@ def needed_bytes(args: EngineArgs, progress: Any = None) -> int:
 
     def config_of(name: str) -> ModelConfig:
         with open_model(resolve(name, progress=progress)) as files:
-            return files.config
+            return replace(files.config, weight_bytes=files.quantized_bytes(args.quantization))
 
     config = config_of(args.model)
     draft = None if args.speculative_model is None else config_of(args.speculative_model)
@@ -73,4 +76,4 @@ def load_draft_model(args: EngineArgs, model: Model, tokenizer: TokenizerLike, p
                 f"speculative_model {shown(args.speculative_model)} has another vocabulary than the model: "
                 f"{difference}",
             )
-        return files.without_padding().load(model.backend, args.max_model_len)
+        return files.without_padding().load(model.backend, args.max_model_len, args.quantization)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -31,8 +31,11 @@ from pellucid.formats.gguf import (
     TYPE_STRING,
 )
 
-TensorData = bytes | bytearray | memoryview | npt.NDArray[Any]
-"""A tensor's blocks as they go to the file."""
+TensorData = bytes | bytearray | memoryview | npt.NDArray[Any] | Callable[[], Iterable[npt.NDArray[Any]]]
+"""A tensor's blocks as they go to the file, or a function that gives them piece by piece when it is their turn."""
+
+_Pieces = tuple[int, Callable[[], Iterable[Any]]]
+"""(bytes, pieces)."""
 
 _TYPE_IDS: Final = {dtype: type_id for type_id, dtype in ARRAY_DTYPES.items()}
 _UINT32, _INT32, _FLOAT32, _UINT64, _INT64 = 4, 5, 6, 10, 11
@@ -69,16 +72,16 @@ def write_gguf(
     for key, value in metadata.items():
         type_id, encoded = _encode(key, value)
         header += _name(key, "key") + struct.pack("<I", type_id) + encoded
-    blocks: list[memoryview] = []
+    blocks: list[_Pieces] = []
     offset = 0
     for name, (shape, block_type, data) in tensors.items():
-        view = _check_tensor(name, shape, block_type, data)
+        pieces = _check_tensor(name, shape, block_type, data)
         dims = [int(size) for size in reversed(shape)]
         header += _name(name, "tensor") + struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
         header += struct.pack("<IQ", block_type.ggml_id, offset)
-        blocks.append(view)
-        offset += len(view) + -len(view) % alignment
-    _write(target, [memoryview(header), *blocks], alignment)
+        blocks.append(pieces)
+        offset += pieces[0] + -pieces[0] % alignment
+    _write(target, [(len(header), lambda: [header]), *blocks], alignment)
 
 
 def _alignment(metadata: Mapping[str, Any]) -> int:
@@ -88,7 +91,7 @@ def _alignment(metadata: Mapping[str, Any]) -> int:
     return int(alignment)
 
 
-def _check_tensor(name: str, shape: Sequence[int], block_type: BlockType, data: TensorData) -> memoryview:
+def _check_tensor(name: str, shape: Sequence[int], block_type: BlockType, data: TensorData) -> _Pieces:
     """The tensor's bytes, checked against its shape."""
     if not 1 <= len(shape) <= MAX_DIMS or min(shape) < 1:
         raise InvalidParameterError(
@@ -98,6 +101,8 @@ def _check_tensor(name: str, shape: Sequence[int], block_type: BlockType, data: 
         nbytes = block_type.nbytes(shape)
     except ValueError as error:
         raise InvalidParameterError(name, f"tensor {name!r}: {error}") from None
+    if callable(data):
+        return nbytes, data
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     view = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     if len(view) != nbytes:
@@ -106,15 +111,19 @@ def _check_tensor(name: str, shape: Sequence[int], block_type: BlockType, data: 
             f"tensor {name!r} of shape {tuple(shape)} and type {block_type.name} takes {nbytes:,} bytes, "
             f"but {len(view):,} are given",
         )
-    return view
+    return nbytes, lambda: [view]
 
 
-def _write(target: Path, parts: Sequence[memoryview], alignment: int) -> None:
+def _write(target: Path, parts: Sequence[_Pieces], alignment: int) -> None:
     partial = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         with open(partial, "wb") as file:
-            for part in parts:
-                file.write(part)
+            for nbytes, pieces in parts:
+                start = file.tell()
+                for piece in pieces():
+                    file.write(piece)
+                if file.tell() - start != nbytes:
+                    raise ValueError(f"{file.tell() - start} bytes were given for a tensor of {nbytes}")
                 _pad(file, alignment)
         os.replace(partial, target)
     except OSError as error:

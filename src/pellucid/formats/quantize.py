@@ -1,6 +1,6 @@
-"""Float32 to blocks, for the types with a simple rounding rule: round to nearest within each block's range.
+"""Float32 to blocks: round to nearest within each block's range; the K types search (quantize_k.py).
 
-The results are, byte for byte, those of `gguf.quants.quantize`, which follows ggml's `quantize_row_*_ref`
+The results of the others are, byte for byte, those of `gguf.quants.quantize`, which follows ggml's `quantize_row_*_ref`
 (ggml-quants.c), except in blocks so small (below about 1e-38) that the inverse of the scale overflows: there the
 scale stored as a half is 0, and so is every value. Block layouts are documented in `dequantize`.
 """
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pellucid.errors import InvalidParameterError, UnsupportedModelError
 from pellucid.formats.block_types import BLOCK_TYPES, CHUNK_ELEMENTS, BlockType
+from pellucid.formats.quantize_k import pack_q4_k, pack_q5_k, pack_q6_k
 
 UInt8Array = npt.NDArray[np.uint8]
 Float32Array = npt.NDArray[np.float32]
@@ -157,6 +158,9 @@ _PACK: Final[dict[str, Callable[[Float32Array], UInt8Array]]] = {
     "Q5_0": _pack_q5_0,
     "Q5_1": _pack_q5_1,
     "Q8_0": _pack_q8_0,
+    "Q4_K": pack_q4_k,
+    "Q5_K": pack_q5_k,
+    "Q6_K": pack_q6_k,
 }
 
 QUANTIZABLE: Final[tuple[BlockType, ...]] = tuple(t for t in BLOCK_TYPES.values() if t.name in _PACK)

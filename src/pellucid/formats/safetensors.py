@@ -189,7 +189,7 @@ def _entry(name: str, entry: Any, available: int, file_name: str) -> tuple[str, 
     dtype: Any = entry.get("dtype")
     shape: Any = entry.get("shape")
     span: Any = entry.get("data_offsets")
-    if dtype not in ITEM_BYTES:
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         raise ModelFileError(f"{file_name}: tensor {shown(name)} is of type {shown(dtype)}, which is not supported")
     if not _are_sizes(shape) or len(shape) > MAX_DIMS or not _are_sizes(span) or len(span) != 2:
         raise wrong

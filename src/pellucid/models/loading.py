@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pellucid.config import ModelConfig, RopeConfig, RopeScaling
+from pellucid.config import ModelConfig, Quantization, RopeConfig, RopeScaling
 from pellucid.errors import ModelFileError, NotEnoughMemoryError, UnsupportedModelError, shown
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile
@@ -24,6 +24,7 @@ from pellucid.models.architectures.base import GGUFForm, HFForm
 from pellucid.models.architectures.keys import JSONConfig, Keys, Metadata
 from pellucid.models.architectures.registry import find_gguf, find_hf
 from pellucid.models.decoder import Decoder
+from pellucid.models.quantization import Quantizer
 from pellucid.models.rotary import inverse_frequencies
 from pellucid.models.sources import StoredTensor, TensorSource, gguf_source, safetensors_source
 from pellucid.models.weight_loader import WeightLoader
@@ -56,11 +57,17 @@ def load_folder(folder: str | Path, backend: Backend, max_model_len: int | None 
 
 
 def pack_model(
-    form: GGUFForm | HFForm, config: ModelConfig, source: TensorSource, backend: Backend, max_model_len: int | None
+    form: GGUFForm | HFForm,
+    config: ModelConfig,
+    source: TensorSource,
+    backend: Backend,
+    max_model_len: int | None = None,
+    quantization: Quantization | None = None,
 ) -> Decoder:
-    """The same from tensors whose configuration is known."""
+    """The same from tensors whose configuration is known; quantization: what float matrices become."""
     _check_cache(config, backend, source.label)
-    _check_memory(source, backend)
+    quantizer = None if quantization is None else Quantizer(quantization, form.tensors)
+    _check_memory(source if quantizer is None else quantizer.planned(source), backend)
     loader = WeightLoader(
         source,
         form.tensors,
@@ -68,6 +75,7 @@ def pack_model(
         backend,
         interleaved=form.interleaved_rope_rows,
         norm_offset=form.norm_offset if isinstance(form, HFForm) else 0.0,
+        quantizer=quantizer,
     )
     return Decoder(config, loader.load(), backend, max_model_len or config.context_length)
 

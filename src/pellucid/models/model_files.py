@@ -13,12 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pellucid.config import ModelConfig
+from pellucid.config import ModelConfig, Quantization
 from pellucid.errors import ModelFileError
 from pellucid.formats.gguf import GGUFFile
 from pellucid.formats.gguf_split import open_gguf
 from pellucid.models.loading import pack_model, read_config, read_folder_config
 from pellucid.models.pooling_files import read_pooling
+from pellucid.models.quantization import Quantizer
 from pellucid.models.sources import TensorSource, gguf_source
 
 if TYPE_CHECKING:
@@ -77,9 +78,18 @@ class ModelFiles:
         config = dataclasses.replace(self.config, vocab_size=tokens)
         return dataclasses.replace(self, source=source, config=config)
 
-    def load(self, backend: Backend, max_model_len: int | None = None) -> Decoder:
+    def quantized_bytes(self, quantization: Quantization | None) -> int:
+        """Bytes of the weights once they are loaded so."""
+        if quantization is None:
+            return self.config.weight_bytes
+        return Quantizer(quantization, self.form.tensors).num_bytes(self.source)
+
+    def load(
+        self, backend: Backend, max_model_len: int | None = None, quantization: Quantization | None = None
+    ) -> Decoder:
         """Pack the weights. Raises `ModelFileError` or `UnsupportedModelError`, naming the tensor."""
-        return pack_model(self.form, self.config, self.source, backend, max_model_len)
+        config = dataclasses.replace(self.config, weight_bytes=self.quantized_bytes(quantization))
+        return pack_model(self.form, config, self.source, backend, max_model_len, quantization)
 
     def __enter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
 from pellucid.formats.block_types import BF16, F16, F32, BlockType
 from pellucid.formats.gguf import GGUFFile
-from pellucid.formats.safetensors import SafeTensor
+from pellucid.formats.safetensors import ITEM_BYTES, SafeTensor
 from pellucid.kernels.backend import Backend
 
 _TYPES: dict[str, BlockType] = {"F32": F32, "F16": F16, "BF16": BF16}
@@ -52,6 +52,9 @@ def _packed_bytes(tensor: StoredTensor, backend: Backend) -> int:
     if len(tensor.shape) < 2:
         return 4 * math.prod(tensor.shape)
     *stacked, rows, columns = tensor.shape
+    if not tensor.type.served:
+        # 8-bit floats become floats (fp8.py), other codes keep their size.
+        return math.prod(tensor.shape) * 4 if tensor.type.name == "F8_E4M3" else len(tensor.data)
     return math.prod(stacked) * backend.packed_bytes(tensor.type, rows, columns)
 
 
@@ -77,6 +80,10 @@ class TensorSource:
         """All of them, taken or not."""
         return self._all.values()
 
+    def items(self) -> Iterable[tuple[str, StoredTensor]]:
+        """All of them with their names, without prefixes, taken or not."""
+        return self._all.items()
+
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors in the file."""
@@ -98,6 +105,11 @@ class TensorSource:
         """Of a tensor that is not taken by asking; None where there is none."""
         tensor = self._all.get(name)
         return None if tensor is None else tensor.shape
+
+    def type_name(self, name: str) -> str | None:
+        """The type of a tensor that is not taken by asking; None where there is none."""
+        tensor = self._all.get(name)
+        return None if tensor is None else tensor.type.name
 
     def look(self, name: str) -> StoredTensor | None:
         """A tensor, without taking it."""
@@ -125,6 +137,21 @@ class TensorSource:
             )
         return tensor
 
+    def take_codes(self, name: str, shape: tuple[int, ...], *types: str) -> StoredTensor:
+        """A tensor of integer codes, of one of these types of safetensors, which mean nothing without their scales.
+
+        Raises `ModelFileError` where it is missing or has another shape or type.
+        """
+        tensor = self._left.pop(name, None)
+        if tensor is None:
+            raise ModelFileError(f"{self.label}: tensor {name} is missing")
+        if tensor.shape != shape or tensor.type.name not in types:
+            raise ModelFileError(
+                f"{self.label}: tensor {name} has shape {tensor.shape} and type {tensor.type.name}, but must have "
+                f"{shape} and {' or '.join(types)}"
+            )
+        return tensor
+
 
 def gguf_source(file: GGUFFile) -> TensorSource:
     """The tensors of an open GGUF file."""
@@ -141,7 +168,7 @@ def safetensors_source(label: str, tensors: Mapping[str, SafeTensor], prefixes: 
         short = next((name[len(prefix) :] for prefix in prefixes if name.startswith(prefix)), name)
         if short in found:
             raise ModelFileError(f"{label}: tensors {found[short].name} and {name} are the same weight")
-        kind = _TYPES.get(tensor.dtype) or BlockType(tensor.dtype, -1, 1, 1, served=False)
+        kind = _TYPES.get(tensor.dtype) or BlockType(tensor.dtype, -1, 1, ITEM_BYTES[tensor.dtype], served=False)
         found[short] = StoredTensor(name, tensor.shape, kind, tensor.data, True, tensor.release)
     return TensorSource(label, found)
 

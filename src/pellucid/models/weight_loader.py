@@ -9,10 +9,15 @@ import numpy as np
 
 from pellucid.config import LatentConfig, ModelConfig
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
+from pellucid.formats.block_types import MXFP4
 from pellucid.formats.dequantize import dequantize
+from pellucid.formats.repack import MXFP4_GROUP, mxfp4_blocks
 from pellucid.kernels.backend import Backend, Float32Array, Matrix, WeightPart
 from pellucid.models.architectures.base import ExpertNames, Int32Array, LatentNames, Stored, TensorNames
 from pellucid.models.architectures.common import half_split_rows
+from pellucid.models.fp8 import FP8 as _FP8
+from pellucid.models.fp8 import scaled_fp8
+from pellucid.models.quantization import Quantizer
 from pellucid.models.sources import StoredTensor, TensorSource, array_tensor
 from pellucid.models.weights import (
     AttentionWeights,
@@ -26,6 +31,7 @@ from pellucid.models.weights import (
 )
 
 _WEIGHT, _BIAS = ".weight", ".bias"
+_CODES, _SCALES = "_blocks", "_scales"
 
 
 class WeightLoader:
@@ -33,6 +39,7 @@ class WeightLoader:
 
     interleaved: q and k have their rows in the order of interleaved pairs (llama.cpp's converter for some families).
     norm_offset: added to the weights of RMSNorm (Gemma in safetensors).
+    quantizer: makes blocks of float matrices; None: they are packed as they are.
     """
 
     def __init__(
@@ -44,6 +51,7 @@ class WeightLoader:
         *,
         interleaved: bool = False,
         norm_offset: float = 0.0,
+        quantizer: Quantizer | None = None,
     ) -> None:
         self.source = source
         self.names = names
@@ -51,6 +59,7 @@ class WeightLoader:
         self.backend = backend
         self.interleaved = interleaved
         self.norm_offset = norm_offset
+        self.quantizer = quantizer
         self._stacks: dict[str, StoredTensor] = {}
 
     def load(self) -> DecoderWeights:
@@ -235,6 +244,8 @@ class WeightLoader:
         for place, (part, count) in enumerate(zip(parts, rows, strict=True)):
             order = part.order(self.config) if part.order is not None else (orders[place] if orders else None)
             tensor = self._stored(part, count, columns, i, expert)
+            if self.quantizer is not None:
+                tensor = self.quantizer.quantized(part.name.format(i=i, e=expert), tensor)
             tensors.append(tensor)
             weight_parts.append(
                 WeightPart(tensor.name, tensor.data, tensor.type, count, columns, order, mapped=tensor.mapped)
@@ -252,9 +263,29 @@ class WeightLoader:
     def _stored(self, part: Stored, rows: int, columns: int, i: int, expert: int | None) -> StoredTensor:
         """The part's numbers as [rows, columns]."""
         name = part.name.format(i=i, e=expert) + part.suffix
+        if part.stacked and name + _CODES in self.source:
+            return self._mxfp4(name, rows, columns, expert)
+        if self.source.type_name(name) == _FP8:
+            return scaled_fp8(self.source, name, rows, columns)
         shape = (columns, rows) if part.transposed else (rows, columns)
         tensor = self._slice(name, shape, expert) if part.stacked else self.source.take(name, shape)
         return _transposed(tensor) if part.transposed else tensor
+
+    def _mxfp4(self, name: str, rows: int, columns: int, expert: int | None) -> StoredTensor:
+        """One expert of codes and scales (gpt-oss), which are stored row by row whatever the floats would be."""
+        experts = self.config.experts
+        assert experts is not None
+        assert expert is not None
+        if name not in self._stacks:
+            self._stacks[name] = self.source.take_codes(
+                name + _CODES, (experts.num_experts, rows, columns // MXFP4_GROUP, MXFP4_GROUP // 2), "U8"
+            )
+            self._stacks[name + _SCALES] = self.source.take_codes(
+                name + _SCALES, (experts.num_experts, rows, columns // MXFP4_GROUP), "U8"
+            )
+        codes, scales = self._stacks[name].part(expert), self._stacks[name + _SCALES].part(expert)
+        data = mxfp4_blocks(codes.data.reshape(-1, MXFP4_GROUP // 2), scales.data)
+        return StoredTensor(name, (rows, columns), MXFP4, data, False)
 
     def _slice(self, name: str, shape: tuple[int, ...], expert: int | None) -> StoredTensor:
         experts = self.config.experts

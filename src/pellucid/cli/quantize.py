@@ -1,0 +1,36 @@
+"""`pellucid quantize`: a GGUF file with smaller weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pellucid.cli import console
+from pellucid.config import QUANTIZATIONS
+from pellucid.model_store.progress import format_bytes
+
+
+def quantize(
+    model: Annotated[str, typer.Argument(metavar="IN", help="A GGUF file, an alias or a repository id.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; it must end in .gguf.")],
+    kind: Annotated[
+        str, typer.Option("--type", help=f"Type of the float matrices: {', '.join(QUANTIZATIONS)}.")
+    ] = "q8_0",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the path.")] = False,
+) -> None:
+    """Matrices in F32, F16 and BF16 take the type; embedding and head become Q8_0; routers, norms, biases and blocks
+    that the file already has stay as they are. The new file appears only once it is complete.
+    """
+    from pellucid.model_store.store import resolve
+    from pellucid.models.quantization import block_type_of
+    from pellucid.models.quantized_file import quantize_file
+
+    block_type_of(kind)
+    path = resolve(model, progress=console.progress())
+    counts = quantize_file(path, out, kind)  # type: ignore[arg-type]
+    if not quiet:
+        listed = ", ".join(f"{count} in {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+        console.say(f"{out}: {format_bytes(out.stat().st_size)}; tensors: {listed}")
+    print(out)
