@@ -27,6 +27,8 @@ from pellucid.tokenizer.vocabulary import (
 MODEL_TYPES = ("BPE", "Unigram", "WordPiece")
 _UNKNOWN_PIECE = "\ue000unknown\ue000"
 """Stands for the unknown token inside an engine, where its own text would be found in a text."""
+_OUT_OF_REACH = -1e6
+"""A score below that of any sum of pieces; not so low that others would lose digits beside it."""
 _BPE_OPTIONS = ("continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges")
 
 T = TypeVar("T")
@@ -180,6 +182,10 @@ def _unigram(vocabulary: Vocabulary, rules: Rules) -> Any:
     if vocabulary.unk_id is not None and vocabulary.unk_id > last:
         raise UnsupportedModelError("a Unigram vocabulary whose unknown token comes last is not supported")
     fallback = len(vocabulary.ids_of_kinds(BYTE)) == 256
+    if rules.model.get("hides_bytes"):
+        # The fallback finds bytes by their texts, but a written `<0x0A>` is text to SentencePiece: out of reach.
+        for i in vocabulary.ids_of_kinds(BYTE):
+            pieces[i] = (vocabulary.tokens[i], _OUT_OF_REACH)
     return models.Unigram(pieces, unk_id=vocabulary.unk_id, byte_fallback=fallback)
 
 

@@ -65,7 +65,11 @@ class Tokenizer:
         if self._sentencepiece:
             user_defined = {text.replace(SPACE_MARK, " "): i for text, i in user_defined.items()}
         # SentencePiece takes a written `▁` for a space, also where runs of spaces are tokens of their own (Gemma).
-        self._marks_are_spaces = self._sentencepiece and not any(SPACE_MARK in text for text in self.special_tokens)
+        self._marks_are_spaces = (
+            self._sentencepiece
+            and vocabulary.rules is None
+            and not any(SPACE_MARK in text for text in self.special_tokens)
+        )
         self._user_defined_scanner = SpecialTokenScanner(user_defined)
         self._scanner = SpecialTokenScanner(user_defined | self.special_tokens)
         self._encode_text = build_backend(vocabulary)

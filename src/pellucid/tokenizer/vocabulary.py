@@ -219,26 +219,27 @@ def _rules(metadata: Mapping[str, Any], model: str, tokens: list[str]) -> Rules 
     if model == "bert":
         # The format has no flags for case and accents; llama.cpp drops both.
         return wordpiece_rules({})
+    if model == "gpt2":
+        return None
     charsmap = metadata.get("tokenizer.ggml.precompiled_charsmap")
     if charsmap is not None and (not isinstance(charsmap, np.ndarray) or charsmap.dtype.kind not in "iu"):
         raise ModelFileError("tokenizer.ggml.precompiled_charsmap is not an array of bytes")
-    normalizer = _sentencepiece_normalizer(
+    steps = _sentencepiece_steps(
         b"" if charsmap is None else charsmap.astype(np.uint8).tobytes(),
         squeezes_spaces=_flag(metadata, "remove_extra_whitespaces", model == "t5"),
     )
     if model != "t5":
-        return None if model == "gpt2" or normalizer is None else Rules(normalizer, None, {"type": "SentencePiece"})
-    marks = {
-        "type": "Metaspace",
-        "replacement": SPACE_MARK,
-        "prepend_scheme": "always" if _flag(metadata, "add_space_prefix", True) else "never",
-        # Where a piece goes over the end of a word, a text is one word.
-        "split": not any(SPACE_MARK in token[1:].lstrip(SPACE_MARK) for token in tokens),
-    }
-    return Rules(normalizer, marks, {"type": "Unigram"})
+        return Rules({"type": "Sequence", "normalizers": steps}, None, {"type": "SentencePiece"}) if steps else None
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK})
+    if _flag(metadata, "add_space_prefix", True):
+        steps.append({"type": "Prepend", "prepend": SPACE_MARK})
+    # Where a piece goes over the end of a word, a text is one word.
+    crosses = any(SPACE_MARK in token[1:] for token in tokens)
+    words = {"type": "Metaspace", "replacement": SPACE_MARK, "prepend_scheme": "never", "split": not crosses}
+    return Rules({"type": "Sequence", "normalizers": steps}, words, {"type": "Unigram", "hides_bytes": True})
 
 
-def _sentencepiece_normalizer(charsmap: bytes, *, squeezes_spaces: bool) -> Mapping[str, Any] | None:
+def _sentencepiece_steps(charsmap: bytes, *, squeezes_spaces: bool) -> list[dict[str, Any]]:
     """SentencePiece's own normalisation (Kudo and Richardson 2018, section 3.2)."""
     import base64
 
@@ -248,7 +249,7 @@ def _sentencepiece_normalizer(charsmap: bytes, *, squeezes_spaces: bool) -> Mapp
     if squeezes_spaces:
         steps.append({"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""})
         steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    return {"type": "Sequence", "normalizers": steps} if steps else None
+    return steps
 
 
 def wordpiece_rules(settings: Mapping[str, Any]) -> Rules:
