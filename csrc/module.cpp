@@ -218,6 +218,24 @@ std::tuple<int64_t, float> draw_token(RowSampler& sampler, Floats1 logits, doubl
   return {drawn.id, drawn.largest};
 }
 
+template <class T>
+nb::bytes bytes_of(const std::vector<T>& numbers) {
+  return nb::bytes(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T));
+}
+
+nb::tuple survey_row(RowSampler& sampler, Floats1 logits, int64_t token, double temperature, int64_t num_top) {
+  const int64_t n = checked_row(logits);
+  check(token >= 0 && token < n && temperature > 0.0 && num_top > 0, "an argument of the survey is out of its range");
+  Survey survey;
+  {
+    const nb::gil_scoped_release free;
+    survey = sampler.survey(logits.data(), n, token, static_cast<float>(temperature), num_top);
+  }
+  return nb::make_tuple(survey.largest, survey.possible, survey.rank, survey.raw.weight, survey.raw.moment,
+                        survey.spread.weight, survey.spread.moment, bytes_of(survey.ids), bytes_of(survey.logits),
+                        bytes_of(survey.ends));
+}
+
 std::tuple<float, uint64_t, int64_t, std::vector<int32_t>> rank_token(RowSampler& sampler, Floats1 logits, int64_t token,
                                                                       int64_t num_top) {
   const int64_t n = checked_row(logits);
@@ -261,7 +279,8 @@ NB_MODULE(_native, m) {
   nb::class_<RowSampler>(m, "RowSampler")
       .def(nb::init<const std::string&>(), nb::arg("isa"))
       .def("draw", &draw_token)
-      .def("rank", &rank_token);
+      .def("rank", &rank_token)
+      .def("survey", &survey_row);
 
   nb::class_<Runtime>(m, "Runtime")
       .def(nb::init<int, const std::string&>(), nb::arg("threads"), nb::arg("isa"))

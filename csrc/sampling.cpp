@@ -103,23 +103,50 @@ Drawn RowSampler::draw(const float* logits, int64_t n, const Filters& filters) {
   return {end_of(below + 1).id, largest_};
 }
 
-Ranking RowSampler::rank(const float* logits, int64_t n, int64_t token, int64_t num_top) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!std::isfinite(scan(logits, n))) return {largest_, 0, 0, {}};
+// From 1; ties by id.
+int64_t RowSampler::rank_of(const float* logits, int64_t n, int64_t token) const {
   const float value = logits[token];
-  Ranking ranking{largest_, kernels_.weights(logits, maxima_.data(), n, largest_, 1.0f, nullptr), 1, {}};
-  ranking.rank += kernels_.count_above(logits, maxima_.data(), n, value);
+  int64_t rank = 1 + kernels_.count_above(logits, maxima_.data(), n, value);
   for (int64_t b = 0; b * kLogitsBlock < token; ++b) {
     if (maxima_[static_cast<size_t>(b)] < value) continue;
     const int64_t end = std::min(token, (b + 1) * kLogitsBlock);
-    for (int64_t i = b * kLogitsBlock; i < end; ++i) ranking.rank += logits[i] == value;
+    for (int64_t i = b * kLogitsBlock; i < end; ++i) rank += logits[i] == value;
   }
-  const int64_t count = std::min(num_top, n);
-  if (count == 0) return ranking;
+  return rank;
+}
+
+// Puts `count` first candidates or more into the head.
+void RowSampler::find_first(int64_t count) {
   make_head(count);
   if (static_cast<int64_t>(head_ids_.size()) < count) sort_first(count);
+}
+
+Ranking RowSampler::rank(const float* logits, int64_t n, int64_t token, int64_t num_top) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!std::isfinite(scan(logits, n))) return {largest_, 0, 0, {}};
+  Ranking ranking{largest_, kernels_.weights(logits, maxima_.data(), n, largest_, 1.0f, nullptr), rank_of(logits, n, token), {}};
+  const int64_t count = std::min(num_top, n);
+  if (count == 0) return ranking;
+  find_first(count);
   ranking.top.assign(head_ids_.begin(), head_ids_.begin() + count);
   return ranking;
+}
+
+Survey RowSampler::survey(const float* logits, int64_t n, int64_t token, float temperature, int64_t num_top) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Survey survey{scan(logits, n), 0, 0, {0, 0.0}, {0, 0.0}, {}, {}, {}};
+  if (!std::isfinite(largest_)) return survey;
+  survey.possible = kernels_.count_above(logits, maxima_.data(), n, -kInfinity);
+  survey.rank = rank_of(logits, n, token);
+  survey.raw = kernels_.spread(logits, maxima_.data(), n, largest_, 1.0f);
+  survey.spread = temperature == 1.0f ? survey.raw : kernels_.spread(logits, maxima_.data(), n, largest_, temperature);
+  const int64_t count = std::min(num_top, n);
+  find_first(count);
+  weigh_head(temperature);
+  survey.ids.assign(head_ids_.begin(), head_ids_.begin() + count);
+  survey.logits.assign(head_logits_.begin(), head_logits_.begin() + count);
+  survey.ends.assign(head_ends_.begin(), head_ends_.begin() + count);
+  return survey;
 }
 
 // The most probable tokens, at least `size` of them or all that are possible; none where that is no small number.

@@ -35,6 +35,18 @@ struct Ranking {
   std::vector<int32_t> top;
 };
 
+// What a trace tells of a row, as the temperature has it.
+struct Survey {
+  float largest;     // not finite: the rest is not set
+  int64_t possible;  // tokens whose logit is above −∞
+  int64_t rank;      // of the token asked about, from 1
+  Spread raw;        // at temperature 1
+  Spread spread;
+  std::vector<int32_t> ids;     // the first candidates
+  std::vector<float> logits;
+  std::vector<uint64_t> ends;   // the weight of the first i + 1 of them
+};
+
 class RowSampler {
  public:
   explicit RowSampler(const std::string& isa);
@@ -43,6 +55,8 @@ class RowSampler {
   Drawn draw(const float* logits, int64_t n, const Filters& filters);
   // What logprobs need: `total` is 0 where `largest` is not finite.
   Ranking rank(const float* logits, int64_t n, int64_t token, int64_t num_top);
+  // The first `num_top` candidates, and what is known of all.
+  Survey survey(const float* logits, int64_t n, int64_t token, float temperature, int64_t num_top);
 
  private:
   // The end of a run of first candidates.
@@ -63,6 +77,8 @@ class RowSampler {
   };
 
   float scan(const float* logits, int64_t n);
+  int64_t rank_of(const float* logits, int64_t n, int64_t token) const;
+  void find_first(int64_t count);
   void make_head(int64_t size);
   void sort_first(int64_t count);
   void take_keys();

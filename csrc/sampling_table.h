@@ -23,12 +23,21 @@ struct Cut {
   int64_t count_between;
 };
 
+// What entropy needs of a row: the sums of round(2^42 · w) and of w · −e over the tokens, w = e^e. The second is rounded, in
+// one order on every machine.
+struct Spread {
+  uint64_t weight;
+  double moment;
+};
+
 struct SamplingKernels {
   // The maximum of each block of x[n], and of all; NaN if any is NaN.
   float (*block_maxima)(const float* x, int64_t n, float* maxima);
   // Weights e^((x − largest) / temperature) of x[n], all ≤ largest, as floats into w (rounded up to whole blocks; not
   // written when null), and their sum as whole numbers. `maxima` may be null.
   uint64_t (*weights)(const float* x, const float* maxima, int64_t n, float largest, float temperature, float* w);
+  // The spread of the weights e^((x − largest) / temperature) of x[n].
+  Spread (*spread)(const float* x, const float* maxima, int64_t n, float largest, float temperature);
   // Sum of the whole weights of the tokens with x ≥ low, and their number in `count`.
   uint64_t (*weight_from)(const float* x, const float* w, int64_t n, float low, int64_t* count);
   // Cuts the tokens and writes those between to `out`, in their order; ids null: a token's id is its place.

@@ -4,6 +4,7 @@ namespace {
 
 using pellucid::Cut;
 using pellucid::kLogitsBlock;
+using pellucid::Spread;
 using pellucid::TokenSet;
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -89,6 +90,39 @@ uint64_t weights(const float* x, const float* maxima, int64_t n, float largest, 
   return sum.total();
 }
 
+Spread spread(const float* x, const float* maxima, int64_t n, float largest, float temperature) {
+  constexpr int64_t kFlush = 64;  // blocks whose terms are added up in float32
+  float last[kLogitsBlock], lanes[16];
+  const V16 top = vset1(largest), divisor = vset1(temperature), zero = vset1(0.0f), least = vset1(-30.8f);
+  WeightSum weight;
+  double moment = 0.0;
+  V16 terms = zero;
+  const int64_t blocks = pellucid::logits_blocks(n);
+  for (int64_t b = 0; b < blocks; ++b) {
+    if (!((maxima[b] - largest) / temperature < -30.8f)) {
+      const float* block = whole_block(x, b * kLogitsBlock, n, last);
+      for (int64_t k = 0; k < kLogitsBlock; k += 16 * kAtOnce) {
+        V16 exponents[kAtOnce], weights[kAtOnce];
+        for (int j = 0; j < kAtOnce; ++j) exponents[j] = vsub(vload(block + k + 16 * j), top);
+        if (temperature != 1.0f)
+          for (V16& exponent : exponents) exponent = vdiv(exponent, divisor);
+        for (int j = 0; j < kAtOnce; ++j) weights[j] = exponents[j];
+        exponentials(weights);
+        for (int j = 0; j < kAtOnce; ++j) {
+          weight.add(weights[j]);
+          terms = vadd(terms, vmul(weights[j], vmax(exponents[j], least)));  // −∞ for an impossible token
+        }
+      }
+    }
+    if (b % kFlush == kFlush - 1 || b == blocks - 1) {
+      vstore(lanes, terms);
+      for (const float lane : lanes) moment -= static_cast<double>(lane);
+      terms = zero;
+    }
+  }
+  return {weight.total(), moment};
+}
+
 uint64_t weight_from(const float* x, const float* w, int64_t n, float low, int64_t* count) {
   const V16 bound = vset1(low);
   WeightSum sum;
@@ -153,4 +187,4 @@ int64_t ids_from(const float* x, const float* maxima, int64_t n, float low, int3
 
 }  // namespace
 
-#define PELLUCID_SAMPLING {block_maxima, weights, weight_from, cut, count_above, ids_from}
+#define PELLUCID_SAMPLING {block_maxima, weights, spread, weight_from, cut, count_above, ids_from}

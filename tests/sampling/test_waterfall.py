@@ -66,14 +66,14 @@ def test_the_quick_way_gives_what_the_definition_gives() -> None:
     quick = 0
     for seed in range(120):
         logits, state, token = random_case(seed)
-        waterfalls = Waterfalls(len(logits), KERNELS)
+        waterfalls = Waterfalls(KERNELS)
         recorder = StageRecorder(token)
         run_stages(logits, state, recorder)
         before = logits.copy()
         check_same(waterfalls.of(logits, state, token).records, recorder.records)
         assert np.array_equal(logits, before)
         assert KERNELS is not None
-        quick += len(logits) > 256 and waterfalls.fast(logits, state, token, KERNELS) is not None
+        quick += waterfalls.quick(logits, state, token, KERNELS) is not None
     assert quick > 80
 
 
@@ -140,7 +140,7 @@ def test_probabilities_are_those_of_independent_arithmetic() -> None:
     """To 1e-6, with entropy, mass removed and logprobs; near-ties at a filter's edge may fall either way."""
     for seed in range(60):
         logits, state, token = random_case(1000 + seed)
-        told = Waterfalls(len(logits), KERNELS).of(logits, state, token)
+        told = Waterfalls(KERNELS).of(logits, state, token)
         stages = independent(logits, state)
         assert [record.name for record in told.records] == [name for name, _ in stages]
         before = stages[0][1]
@@ -160,7 +160,7 @@ def test_probabilities_are_those_of_independent_arithmetic() -> None:
 def test_a_token_that_a_stage_makes_impossible_has_no_standing_after_it() -> None:
     logits = np.linspace(0, 5, 400, dtype=np.float32)
     state = SamplingState(SamplingParams(top_k=3), 1)
-    records = Waterfalls(400, KERNELS).of(logits, state, 5).records
+    records = Waterfalls(KERNELS).of(logits, state, 5).records
     assert [record.chosen is None for record in records] == [False, True]
     assert records[0].chosen is not None
     assert records[0].chosen.rank == 395
@@ -168,7 +168,20 @@ def test_a_token_that_a_stage_makes_impossible_has_no_standing_after_it() -> Non
 
 def test_greedy_choices_draw_nothing() -> None:
     logits = np.linspace(0, 5, 400, dtype=np.float32)
-    told = Waterfalls(400, KERNELS).of(logits, SamplingState(SamplingParams(temperature=0), 7), 399)
+    told = Waterfalls(KERNELS).of(logits, SamplingState(SamplingParams(temperature=0), 7), 399)
     assert told.u is None
     assert [record.name for record in told.records] == ["raw"]
     assert told.top2_gap == pytest.approx(5 / 399, rel=1e-4)
+
+
+def test_surveys_are_the_same_bits_on_every_instruction_set() -> None:
+    from pellucid.kernels.native import NativeSampling, available_isas
+
+    random = np.random.default_rng(5)
+    for size in (1, 17, 1000, 1025, 70_001):
+        logits = (random.standard_normal(size) * 8).astype(np.float32)
+        logits[random.integers(0, size, size // 3)] = -np.inf
+        logits[0] = 9.0
+        for temperature in (1.0, 0.6):
+            found = {NativeSampling(isa).survey(logits, size // 2, temperature, 64) for isa in available_isas()}
+            assert len(found) == 1

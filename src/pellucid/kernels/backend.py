@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -204,6 +204,29 @@ class Backend(Protocol):
         ...
 
 
+class RowSurvey(NamedTuple):
+    """One row of logits as a trace needs it. Weights are those of `sampling/candidates.py`, whole numbers."""
+
+    largest: float
+    possible: int
+    """Tokens whose logit is above −∞."""
+    rank: int
+    """Of the token asked about, from 1."""
+    raw_weight: int
+    """Sum of the weights at temperature 1 …"""
+    raw_moment: float
+    """… and of −exponent · exp(exponent), in float32: with Z = weight / 2**42, entropy is log Z + moment / Z."""
+    weight: int
+    """The same at the temperature asked for."""
+    moment: float
+    ids: bytes
+    """int32: the first candidates, in their order."""
+    logits: bytes
+    """float32: theirs."""
+    ends: bytes
+    """uint64: the weight of the first i + 1 of them, at the temperature asked for."""
+
+
 class SamplingKernels(Protocol):
     """What sampling asks of one row of logits, float32 [vocab]; `sampling/candidates.py` is the definition."""
 
@@ -215,6 +238,10 @@ class SamplingKernels(Protocol):
         `temperature` is above 0 and a finite float32; `top_k` 0, `min_p` 0 and `top_p` 1 are off. The id is -1 where
         the largest logit is not finite.
         """
+        ...
+
+    def survey(self, logits: Float32Array, token_id: int, temperature: float, num_top: int) -> RowSurvey:
+        """What a trace tells of the row; the largest logit must be finite."""
         ...
 
     def rank(self, logits: Float32Array, token_id: int, num_top: int) -> tuple[float, int, int, list[int]]:

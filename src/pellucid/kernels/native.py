@@ -13,7 +13,7 @@ from pellucid.config import Activation
 from pellucid.errors import BackendError, UnsupportedModelError
 from pellucid.formats.block_types import BlockType
 from pellucid.forward_batch import ForwardBatch
-from pellucid.kernels.backend import AttentionParams, Float32Array, LayerCache, Matrix, Step, WeightPart
+from pellucid.kernels.backend import AttentionParams, Float32Array, LayerCache, Matrix, RowSurvey, Step, WeightPart
 from pellucid.kv_cache.storage import KVLayer
 
 try:
@@ -161,6 +161,9 @@ class NativeSampling:
         except ValueError as error:
             raise BackendError(str(error)) from None
         self.rank = self._rows.rank
+
+    def survey(self, logits: Float32Array, token_id: int, temperature: float, num_top: int) -> RowSurvey:
+        return RowSurvey(*self._rows.survey(logits, token_id, temperature, num_top))
 
     def draw(
         self, logits: Float32Array, *, temperature: float, min_p: float, top_k: int, top_p: float, u: float

@@ -1,124 +1,69 @@
 """The data of a sampling trace for one token: what each stage left, where the chosen token stood, the draw.
 
-`StageRecorder` is the definition: it looks at all tokens after every stage. `waterfall` gives the same in a few passes
-where it can: stages that change logits are run and looked at, and of the filters behind them, which all keep a run of
-first candidates, only the candidates at the head are looked at.
+`StageRecorder` is the definition: it looks at all tokens after every stage. `Waterfalls` gives the same, and takes
+little of the time between two tokens: stages that change logits are run and each result is surveyed in a few passes; of
+the filters behind them, which all keep a run of first candidates, only those candidates are looked at. What can be
+worked out from that is worked out when somebody reads it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pellucid.kernels.backend import SamplingKernels
-from pellucid.sampling.candidates import (
-    ONE,
-    Candidates,
-    FloatArray,
-    IdArray,
-    WeightArray,
-    exponents_of,
-    usable_temperature,
-    weights_of,
-)
+from pellucid.kernels.backend import RowSurvey, SamplingKernels
+from pellucid.sampling.candidates import ONE, Candidates, FloatArray, exponents_of, usable_temperature, weights_of
 from pellucid.sampling.draw import draw_counter, uniform
 from pellucid.sampling.recorder import StageRecord, StageRecorder, Standing
-from pellucid.sampling.stages import move_logits, run_stages
+from pellucid.sampling.stages import move_logits, run_stages, stages_that_move_logits
 from pellucid.sampling.state import SamplingState
 
-HEAD_SIZE = 256
-"""First candidates that are looked at; where a filter keeps more, the definition runs."""
-_NO_WEIGHT = np.float32(-1e4)
-"""exp of it is 0, times it too: an impossible token's 0 · −∞ would be NaN."""
+HEAD_SIZES = (128, 4096)
+"""First candidates that are looked at; where a filter keeps more than the last, the definition runs."""
+_LOWEST = -float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True, slots=True)
 class Waterfall:
-    """How one token was chosen."""
+    """How one token was chosen. Its records are made when they are asked for."""
 
-    token_id: int
-    records: list[StageRecord]
-    """The raw logits, then each stage that ran."""
-    logprob_raw: float
-    logprob_final: float
-    top2_gap: float
-    """Raw logit of the first candidate less that of the second; 0 where there is only one."""
-    seed: int
-    counter: tuple[int, int, int, int]
-    u: float | None
-    """The number that drew it; None for a greedy choice, which draws nothing."""
+    __slots__ = ("_make", "_records", "counter", "seed", "token_id", "u")
 
+    def __init__(self, state: SamplingState, token_id: int, make: Callable[[], list[StageRecord]]) -> None:
+        """`state` as the sampler saw it: the token is not in its output yet."""
+        self.token_id = token_id
+        self.seed = state.seed
+        self.counter = draw_counter(state.sample_index, state.position)
+        self.u = None if state.params.greedy else uniform(state.seed, state.sample_index, state.position)
+        """The number that drew it; None for a greedy choice, which draws nothing."""
+        self._make: Callable[[], list[StageRecord]] | None = make
+        self._records: list[StageRecord] = []
 
-class Waterfalls:
-    """Makes waterfalls of rows of one vocabulary's size; keeps arrays for it, so one thread uses it at a time."""
+    @property
+    def records(self) -> list[StageRecord]:
+        """The raw logits, then each stage that ran."""
+        if self._make is not None:
+            self._records, self._make = self._make(), None
+        return self._records
 
-    def __init__(self, vocab_size: int, kernels: SamplingKernels | None, num_top: int = 10) -> None:
-        """num_top: first candidates that a record names."""
-        self.kernels = kernels
-        self.num_top = num_top
-        is_large = kernels is not None and vocab_size > HEAD_SIZE
-        self.scratch = np.empty((3, vocab_size if is_large else 0), dtype=np.float32)
-        """Exponents, weights, and the logits before a stage: new arrays of a vocabulary's size are slow to come by."""
+    @property
+    def logprob_raw(self) -> float:
+        """Under the raw logits."""
+        return _logprob(self.records[0])
 
-    def of(self, logits: FloatArray, state: SamplingState, token_id: int) -> Waterfall:
-        """How `token_id` came out of the raw logits [vocab], which the sampler has just drawn from.
+    @property
+    def logprob_final(self) -> float:
+        """Under what it was drawn from."""
+        return _logprob(self.records[-1])
 
-        `state` as the sampler saw it: the token is not in its output yet. A user's logits processors run once more.
-        """
-        records = None
-        if self.kernels is not None and len(logits) > HEAD_SIZE:
-            records = self.fast(logits, state, token_id, self.kernels)
-        if records is None:
-            recorder = StageRecorder(token_id, self.num_top)
-            run_stages(logits, state, recorder)
-            records = recorder.records
-        return finished(records, state, token_id)
-
-    def fast(
-        self, logits: FloatArray, state: SamplingState, token_id: int, kernels: SamplingKernels
-    ) -> list[StageRecord] | None:
-        """The records of `run_stages`; None where a filter keeps more than the head."""
-        observer = _MovingStages(token_id, self.num_top, kernels, self.scratch)
-        move_logits(logits, state, observer)
-        records, head = observer.records, observer.head
-        params = state.params
-        if params.greedy or head is None:
-            return records
-        if params.temperature != 1.0:
-            head.set_temperature(params.temperature)
-            records.append(head.record("temperature", params.temperature, records[-1].alive, 0.0))
-        for name, parameter, is_on in (
-            ("min_p", params.min_p, params.min_p != 0.0),
-            ("top_k", params.top_k, params.top_k > 0),
-            ("top_p", params.top_p, params.top_p != 1.0),
-        ):
-            if not is_on:
-                continue
-            before = head.total
-            alive = head.keep(name, parameter, records[-1].alive)
-            if alive is None:
-                return None
-            records.append(head.record(name, parameter, alive, max(0.0, 1.0 - head.total / before)))
-        return records
-
-
-def finished(records: list[StageRecord], state: SamplingState, token_id: int) -> Waterfall:
-    """The records of a run of the stages with the draw that followed."""
-    raw, last = records[0], records[-1]
-    top = raw.top
-    return Waterfall(
-        token_id=token_id,
-        records=records,
-        logprob_raw=_logprob(raw),
-        logprob_final=_logprob(last),
-        top2_gap=top[0].logit - top[1].logit if len(top) > 1 else 0.0,
-        seed=state.seed,
-        counter=draw_counter(state.sample_index, state.position),
-        u=None if state.params.greedy else uniform(state.seed, state.sample_index, state.position),
-    )
+    @property
+    def top2_gap(self) -> float:
+        """Raw logit of the first candidate less that of the second; 0 where there is only one."""
+        top = self.records[0].top
+        return top[0].logit - top[1].logit if len(top) > 1 else 0.0
 
 
 def _logprob(record: StageRecord) -> float:
@@ -128,127 +73,160 @@ def _logprob(record: StageRecord) -> float:
     return math.log(record.top[0].probability) - (record.top[0].logit - record.chosen.logit)
 
 
-class _MovingStages:
-    """Looks at all tokens after the stages that change logits."""
+class Waterfalls:
+    """Makes waterfalls."""
 
-    def __init__(self, token_id: int, num_top: int, kernels: SamplingKernels, scratch: FloatArray) -> None:
-        self.records: list[StageRecord] = []
-        self.head: _Head | None = None
-        """The tokens after the last of them."""
-        self._token_id, self._num_top, self._kernels, self._scratch = token_id, num_top, kernels, scratch
+    def __init__(self, kernels: SamplingKernels | None, num_top: int = 10) -> None:
+        """num_top: first candidates that a record names."""
+        self.kernels = kernels
+        self.num_top = num_top
+
+    def of(self, logits: FloatArray, state: SamplingState, token_id: int) -> Waterfall:
+        """How `token_id` came out of the raw logits [vocab], which the sampler has just drawn from.
+
+        `state` as the sampler saw it. A user's logits processors run once more.
+        """
+        looks = None
+        if self.kernels is not None:
+            looks = self.quick(logits, state, token_id, self.kernels)
+        if looks is not None:
+            return Waterfall(state, token_id, lambda: [look.record(token_id, self.num_top) for look in looks])
+        recorder = StageRecorder(token_id, self.num_top)
+        run_stages(logits, state, recorder)
+        return Waterfall(state, token_id, lambda: recorder.records)
+
+    def quick(
+        self, logits: FloatArray, state: SamplingState, token_id: int, kernels: SamplingKernels
+    ) -> list[Look] | None:
+        """A look at the tokens after each stage of `run_stages`; None where a filter keeps too many to be looked at."""
+        params = state.params
+        temperature = 1.0 if params.greedy else usable_temperature(params.temperature)
+        size = HEAD_SIZES[0]
+        if stages_that_move_logits(state):
+            observer = _MovingStages(token_id, kernels)
+            logits = move_logits(logits, state, observer).logits
+            looks = observer.looks
+            survey = looks[-1].survey
+            if temperature != 1.0:
+                survey = kernels.survey(logits, token_id, temperature, size)
+        else:
+            survey = kernels.survey(logits, token_id, temperature, size)
+            looks = [Look("raw", None, survey, 1.0, survey.possible, 0.0, logits.item(token_id))]
+        if params.greedy:
+            return looks
+        found = _filtered(looks, survey, logits, state, token_id)
+        if found is None:
+            found = _filtered(
+                looks, kernels.survey(logits, token_id, temperature, HEAD_SIZES[-1]), logits, state, token_id
+            )
+        return found
+
+
+@dataclass(slots=True)
+class Look:
+    """What is known of the tokens after one stage."""
+
+    name: str
+    parameter: Any
+    survey: RowSurvey
+    temperature: float
+    """1 for a look at the raw weights of a survey at another one."""
+    alive: int
+    """How many first candidates are left."""
+    mass_removed: float
+    chosen_logit: float
+    total: int | None = None
+    """The weight of those that are left, where a filter has run."""
+
+    def record(self, token_id: int, num_top: int) -> StageRecord:
+        """Worked out."""
+        survey = self.survey
+        ids = np.frombuffer(survey.ids, dtype=np.int32)
+        logits: FloatArray = np.frombuffer(survey.logits, dtype=np.float32)
+        is_raw = self.total is None and self.name != "temperature"
+        total = self.total or (survey.raw_weight if is_raw else survey.weight)
+        largest = np.float32(survey.largest)
+        temperature = 1.0 if is_raw else self.temperature
+        shown = min(num_top, self.alive, len(ids))
+        weights = weights_of(logits[:shown], largest, temperature).tolist()
+
+        def standing(one: int, logit: float, weight: int, rank: int) -> Standing:
+            return Standing(one, logit / temperature, weight / total, rank)
+
+        top = [standing(int(ids[i]), float(logits[i]), weights[i], i + 1) for i in range(shown)]
+        chosen = None
+        if survey.rank <= self.alive and self.chosen_logit > -math.inf:
+            own = weights_of(np.array([self.chosen_logit], dtype=np.float32), largest, temperature)
+            chosen = standing(token_id, self.chosen_logit, int(own[0]), survey.rank)
+        entropy = self._entropy(logits, total, largest, temperature, is_raw)
+        return StageRecord(self.name, self.parameter, self.alive, entropy, self.mass_removed, top, chosen)
+
+    def _entropy(self, logits: FloatArray, total: int, largest: np.float32, temperature: float, is_raw: bool) -> float:
+        """log Z − Σ p · exponent in nats."""
+        if self.total is None or self.alive == self.survey.possible:
+            moment = self.survey.raw_moment if is_raw else self.survey.moment
+        else:
+            left = logits[: self.alive]
+            weights = weights_of(left, largest, temperature) / ONE
+            moment = -float((weights * exponents_of(left, largest, temperature)).sum())
+        normaliser = total / ONE
+        return max(0.0, math.log(normaliser) + moment / normaliser)
+
+
+class _MovingStages:
+    """Surveys all tokens after each stage that changes logits."""
+
+    def __init__(self, token_id: int, kernels: SamplingKernels) -> None:
+        self.looks: list[Look] = []
+        self._token_id, self._kernels = token_id, kernels
         self._before: FloatArray | None = None
 
     def on_stage(self, name: str, parameter: Any, candidates: Candidates) -> None:
-        logits, last = candidates.logits, self.head
-        head = self.head = _Head(logits, self._token_id, self._kernels, self._num_top, self._scratch)
+        logits = candidates.logits
+        survey = self._kernels.survey(logits, self._token_id, 1.0, HEAD_SIZES[0])
         removed = 0.0
-        if last is not None and self._before is not None and head.num_possible != last.num_possible:
-            gone = np.flatnonzero((logits == -np.inf) & (self._before > -np.inf))
-            removed = float(weights_of(self._before[gone], last.largest, 1.0).sum()) / last.total
-        self.records.append(head.record(name, parameter, head.num_possible, removed))
-        if name == "raw":  # never written to; the others are changed in place
-            self._before = logits
-        else:
-            self._before = self._scratch[2]
-            self._before[:] = logits
+        if self._before is not None and survey.possible != self.looks[-1].survey.possible:
+            last = self.looks[-1].survey
+            gone = self._before[(logits == -np.inf) & (self._before > -np.inf)]
+            removed = float(weights_of(gone, np.float32(last.largest), 1.0).sum()) / last.raw_weight
+        chosen = logits.item(self._token_id)
+        self.looks.append(Look(name, parameter, survey, 1.0, survey.possible, removed, chosen))
+        self._before = logits if name == "raw" else logits.copy()  # the raw ones are never written to
 
 
-class _Head:
-    """All tokens of one row, of which the first candidates are known one by one."""
-
-    def __init__(
-        self, logits: FloatArray, token_id: int, kernels: SamplingKernels, num_top: int, scratch: FloatArray
-    ) -> None:
-        size = min(HEAD_SIZE, len(logits))
-        largest, self.total, self.rank, top = kernels.rank(logits, token_id, size)
-        self.largest = np.float32(largest)
-        self._logits, self._scratch = logits, scratch
-        self._token_id, self._num_top, self._kernels = token_id, num_top, kernels
-        self._ids: IdArray = np.array(top, dtype=np.int64)
-        self._head = logits[self._ids]
-        self.num_possible = len(logits) - int(np.count_nonzero(logits == -np.inf))
-        self._size: int | None = None
-        """How many first candidates are left; None while all are."""
-        self._has_exponents = False
-        """Whether `_scratch` has the logits less the largest, divided by the temperature."""
-        self._weigh(1.0)
-
-    def set_temperature(self, temperature: float) -> None:
-        """Divide the logits, and weigh anew."""
-        usable = usable_temperature(temperature)
-        with np.errstate(over="ignore"):
-            exponents = np.subtract(self._logits, self.largest, out=self._scratch[0])
-            exponents /= np.float32(usable)
-        self.total = self._kernels.rank(exponents, 0, 0)[1]
-        self._has_exponents = True
-        self._weigh(usable)
-
-    def _weigh(self, temperature: float) -> None:
-        self._temperature = temperature
-        self._weights: WeightArray = weights_of(self._head, self.largest, temperature)
-        self._ends: WeightArray = self._weights.cumsum()
-
-    def keep(self, name: str, parameter: float, alive: int) -> int | None:
-        """Apply a filter to the `alive` first candidates: how many are left, None where that is beyond the head."""
+def _filtered(
+    looks: list[Look], survey: RowSurvey, logits: FloatArray, state: SamplingState, token_id: int
+) -> list[Look] | None:
+    """`looks` and those after temperature and filters; None where a filter keeps more tokens than the survey has."""
+    params = state.params
+    temperature = usable_temperature(params.temperature)
+    found = list(looks)
+    alive, total, chosen = survey.possible, survey.weight, logits.item(token_id)
+    if params.temperature != 1.0:
+        found.append(Look("temperature", params.temperature, survey, temperature, alive, 0.0, chosen))
+    if params.min_p == 0.0 and params.top_k <= 0 and params.top_p == 1.0:
+        return found
+    ends = np.frombuffer(survey.ends, dtype=np.uint64)
+    for name, parameter, is_on in (
+        ("min_p", params.min_p, params.min_p != 0.0),
+        ("top_k", params.top_k, params.top_k > 0),
+        ("top_p", params.top_p, params.top_p != 1.0),
+    ):
+        if not is_on:
+            continue
         if name == "min_p":
-            cutoff = float(self.largest) + self._temperature * math.log(parameter)
-            cutoff = max(cutoff, -float(np.finfo(np.float32).max))
-            count = int(np.count_nonzero(self._logits >= np.float32(cutoff)))
+            cutoff = max(survey.largest + temperature * math.log(parameter), _LOWEST)
+            count = int(np.count_nonzero(logits >= np.float32(cutoff)))
         elif name == "top_k":
             count = int(parameter)
         else:
-            numerator, denominator = parameter.as_integer_ratio()
-            target = -(-numerator * self.total // denominator)
-            if int(self._ends[-1]) < target:
+            numerator, denominator = float(parameter).as_integer_ratio()
+            target = -(-numerator * total // denominator)
+            count = int(ends.searchsorted(np.uint64(target))) + 1
+        before = total
+        if count < alive:
+            if count > len(ends):
                 return None
-            count = int(self._ends.searchsorted(target)) + 1
-        count = min(count, alive)
-        if count == alive:
-            return alive
-        if count > len(self._ids):
-            return None
-        self._size, self.total = count, int(self._ends[count - 1])
-        return count
-
-    def record(self, name: str, parameter: Any, alive: int, mass_removed: float) -> StageRecord:
-        shown = min(self._num_top, alive)
-        return StageRecord(
-            name=name,
-            parameter=parameter,
-            alive=alive,
-            entropy=self._entropy(),
-            mass_removed=mass_removed,
-            top=[self._standing(place) for place in range(shown)],
-            chosen=self._chosen(alive),
-        )
-
-    def _standing(self, place: int) -> Standing:
-        logit = float(self._head[place]) / self._temperature
-        return Standing(int(self._ids[place]), logit, int(self._weights[place]) / self.total, place + 1)
-
-    def _chosen(self, alive: int) -> Standing | None:
-        logit = self._logits[self._token_id]
-        if self.rank > alive or logit == -np.inf:
-            return None
-        if self.rank <= len(self._ids):
-            return self._standing(self.rank - 1)
-        weight = int(weights_of(self._logits[self._token_id, None], self.largest, self._temperature)[0])
-        return Standing(self._token_id, float(logit) / self._temperature, weight / self.total, self.rank)
-
-    def _entropy(self) -> float:
-        """log Z − Σ p · exponent in nats."""
-        if self._size is not None:
-            weights = self._weights[: self._size] / ONE
-            exponents = exponents_of(self._head[: self._size], self.largest, self._temperature)
-            weighted = float((weights * exponents).sum())
-        else:
-            exponents = self._scratch[0]
-            if not self._has_exponents:
-                np.subtract(self._logits, self.largest, out=exponents)
-            np.maximum(exponents, _NO_WEIGHT, out=exponents)
-            dense = np.exp(exponents, out=self._scratch[1])
-            # not a dot product: that would wake the BLAS library's threads beside the engine's own
-            dense *= exponents
-            weighted = float(dense.sum())
-        total = self.total / ONE
-        return max(0.0, math.log(total) - weighted / total)
+            alive, total = count, int(ends[count - 1])
+        found.append(Look(name, parameter, survey, temperature, alive, max(0.0, 1.0 - total / before), chosen, total))
+    return found

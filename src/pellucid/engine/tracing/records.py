@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.engine.tracing.request_trace import StepTimes
 from pellucid.outputs import CompletionOutput
 from pellucid.request import Request
 from pellucid.sampling.recorder import StageRecord, Standing
@@ -140,30 +141,36 @@ class StepRecord:
     """One step of the engine."""
 
     step: int
-    t0_ns: int
-    t1_ns: int
+    times: StepTimes
     token_budget: int
-    seqs: list[tuple[Request, int, int]]
-    """(request, first position, rows)."""
-    ns: dict[str, int]
-    waiting: list[tuple[str, str]]
+    seqs: Sequence[tuple[Request, int, int, int]]
+    """(request, first position, rows, tokens its output had)."""
+    waiting: Sequence[tuple[str, str]]
     """(request id, why)."""
 
     nbytes = 0
 
     @property
     def request_ids(self) -> Collection[str]:
-        return {request.request_id for request, _, _ in self.seqs} | {name for name, _ in self.waiting}
+        return {request.request_id for request, _, _, _ in self.seqs} | {name for name, _ in self.waiting}
 
     def events(self) -> Iterator[Event]:
+        times = self.times
         yield {
             "type": "step",
             "step": self.step,
-            "t0_ns": self.t0_ns,
-            "t1_ns": self.t1_ns,
+            "t0_ns": times.begin,
+            "t1_ns": times.end,
             "token_budget": self.token_budget,
-            "seqs": [{**_answer(request), "tok0": tok0, "n_tok": n} for request, tok0, n in self.seqs],
-            "ns": self.ns,
+            "seqs": [{**_answer(request), "tok0": tok0, "n_tok": n} for request, tok0, n, _ in self.seqs],
+            "ns": {
+                "sched": times.scheduled - times.begin,
+                "forward": times.forward,
+                "sample": times.sample,
+                "detok": times.detok,
+                "emit": times.rest,
+                "tracing": times.tracing,
+            },
             "waiting": [{"req": name, "reason": reason} for name, reason in self.waiting],
         }
 

@@ -41,6 +41,8 @@ from pellucid.trace.events import LAYERS, Event
 from pellucid.trace.reader import TraceReader
 from pellucid.trace.ring import TraceRing
 
+Seqs = Sequence[tuple[Request, int, int, int]]
+"""Of each request in a step: first position, rows without drafts, tokens that its output had before."""
 MAX_WAITING_TOLD = 256
 """Waiting requests that a step names."""
 
@@ -72,6 +74,10 @@ class EngineTracer:
         self._engine = engine
         self._on_idle = on_idle
         self._traces: dict[str, RequestTrace] = {}
+        self._opening: list[RequestTrace] = []
+        """Those without a token."""
+        self._num_layered = 0
+        """Those at level 3."""
         self._sequences: dict[int, tuple[RequestTrace, Request]] = {}
         """By the identity of its list of output ids."""
         self._ended: list[tuple[TracedAnswer, CompletionOutput]] = []
@@ -128,6 +134,8 @@ class EngineTracer:
         )
         self.level = max(self.level, level)
         self._traces[name] = trace
+        self._opening.append(trace)
+        self._num_layered += level >= LAYERS
         for request in requests:
             self._sequences[id(request.output_token_ids)] = (trace, request)
         self._install()
@@ -138,26 +146,27 @@ class EngineTracer:
     ) -> None:
         """One step, number `number`: schedule, run (model, draws, outputs), and tell."""
         times = self.times = StepTimes(time.monotonic_ns())
-        watched: list[WatchedRows] = []
+        model = self._model
         try:
             step = schedule()
             times.scheduled = times.computed = time.monotonic_ns()
-            waiting = self._waiting()
-            entries = [(entry, entry.request) for entry in step.scheduled]
-            seqs = [(request, entry.start, entry.num_new_tokens) for entry, request in entries]
-            before = {request.key: len(request.output_token_ids) for _, request in entries}
-            if self._model is not None and self._wants_layers(step):
-                self._model.probe = _Later(self, step, watched)
+            waiting = self._waiting() if self._engine.scheduler.waiting else ()
+            seqs = [
+                (entry.request, entry.start, entry.num_new_tokens, len(entry.request.output_token_ids))
+                for entry in step.scheduled
+            ]
+            if self._num_layered and model is not None and self._wants_layers(step):
+                model.probe = _Later(self, step)
             run(step)
             times.end = time.monotonic_ns()
-            probe = None if self._model is None else self._model.probe
-            self._tell(number, step, seqs, before, waiting)
-            if isinstance(probe, _Later) and probe.probe is not None:
-                self._tell_layers(number, probe.probe, watched, before)
-            self._note_delay()
-            self._tell_ends()
+            self._tell(number, step, seqs, waiting)
         finally:
-            self._forget_step()
+            if model is not None:
+                model.probe = None
+            self._samples.clear()
+            self._emits.clear()
+            for trace in self._opening:
+                trace.end_step()
 
     def settle(self) -> None:
         """Tell what ended outside a step, once its blocks are free."""
@@ -227,8 +236,6 @@ class EngineTracer:
 
     def _waiting(self) -> list[tuple[str, str]]:
         scheduler = self._engine.scheduler
-        if not scheduler.waiting:
-            return []
         told = scheduler.waiting[:MAX_WAITING_TOLD]
         reason = scheduler.why_waiting(told[0])  # the others wait behind it
         return [(request.request_id, reason) for request in told]
@@ -243,43 +250,37 @@ class EngineTracer:
         elif completion.text:
             answer.first_held = end - 1
 
-    def _tell(
-        self,
-        number: int,
-        step: SchedulerOutput,
-        seqs: list[tuple[Request, int, int]],
-        before: dict[int, int],
-        waiting: list[tuple[str, str]],
-    ) -> None:
-        times = self.times
+    def _tell(self, number: int, step: SchedulerOutput, seqs: Seqs, waiting: Sequence[tuple[str, str]]) -> None:
+        if self._opening:
+            self._account(step, seqs)
+        if self._blocks:
+            self._flush_blocks(seqs)
+        if seqs:
+            budget = self._engine.args.max_num_batched_tokens
+            self.ring.append(StepRecord(number, self.times, budget, seqs, waiting), 64 * len(seqs))
+        if self._engine.speculator is not None:
+            for entry, (request, _, _, before) in zip(step.scheduled, seqs, strict=True):
+                if entry.draft_token_ids and id(request.output_token_ids) in self._sequences:
+                    self._tell_drafts(number, entry, before)
+        self._flush_texts(number)
+        if self._model is not None and isinstance(self._model.probe, _Later):
+            self._tell_layers(number, self._model.probe, seqs)
+        if self._opening:
+            self._note_delay()
+        if self._ended:
+            self._tell_ends()
+
+    def _account(self, step: SchedulerOutput, seqs: Seqs) -> None:
+        """Tell the requests that run for the first time; add the step to the TTFT of those without a token."""
         rows: dict[str, int] = {}
         drawn = 0
-        for entry in step.scheduled:
-            request = entry.request
-            self._requests[request.key] = request
+        for entry, (request, _, _, before) in zip(step.scheduled, seqs, strict=True):
             rows[request.request_id] = rows.get(request.request_id, 0) + entry.num_rows
-            drawn += len(request.output_token_ids) - before[request.key]
+            drawn += len(request.output_token_ids) - before
         num_rows = sum(rows.values())
-        for trace in list(self._traces.values()):
+        for trace in self._opening:
             self._tell_request(trace, trace.request_id in rows)
-            trace.account(times, rows.get(trace.request_id, 0), num_rows, drawn)
-        self._flush_blocks()
-        append = self.ring.append
-        if step.scheduled:
-            nanoseconds = {
-                "sched": times.scheduled - times.begin,
-                "forward": times.forward,
-                "sample": times.sample,
-                "detok": times.detok,
-                "emit": times.rest,
-                "tracing": times.tracing,
-            }
-            budget = self._engine.args.max_num_batched_tokens
-            append(StepRecord(number, times.begin, times.end, budget, seqs, nanoseconds, waiting), 64 * len(seqs))
-        for entry in step.scheduled:
-            if entry.draft_token_ids and id(entry.request.output_token_ids) in self._sequences:
-                self._tell_drafts(number, entry, before[entry.request.key])
-        self._flush_texts(number)
+            trace.account(self.times, rows.get(trace.request_id, 0), num_rows, drawn)
 
     def _tell_drafts(self, number: int, entry: ScheduledRequest, num_before: int) -> None:
         drawn = entry.request.output_token_ids[num_before:]
@@ -334,36 +335,41 @@ class EngineTracer:
             )
         )
 
-    def _tell_layers(
-        self, number: int, probe: LayerProbe, watched: Sequence[WatchedRows], before: dict[int, int]
-    ) -> None:
+    def _tell_layers(self, number: int, later: _Later, seqs: Seqs) -> None:
+        if later.probe is None:
+            return
         engine = self._engine
+        before = {request.key: num_output for request, _, _, num_output in seqs}
         valid = []
-        for rows in watched:
-            drawn = len(rows.entry.request.output_token_ids) - before[rows.entry.request.key]
-            rows.has_failed = rows.entry.request.finish_reason == "error"
+        for rows in later.watched:
+            request = rows.entry.request
+            drawn = len(request.output_token_ids) - before[request.key]
+            rows.has_failed = request.finish_reason == "error"
             valid.append(rows.entry.num_new_tokens + max(0, drawn - 1))
         limit = engine.runner.max_logits_rows
-        for record in layer_records(probe, watched, valid, engine.model, engine.storage, number, limit):
+        for record in layer_records(later.probe, later.watched, valid, engine.model, engine.storage, number, limit):
             self.ring.append(record, record.nbytes)
 
-    def _flush_blocks(self) -> None:
+    def _flush_blocks(self, seqs: Seqs = ()) -> None:
         operations, self._blocks = self._blocks, []
         if not operations:
             return
+        for request, _, _, _ in seqs:
+            self._requests[request.key] = request
         size = self._engine.kv.block_size
         for one in operations:
-            request = None if one.key is None else self._requests.get(one.key) or self._find(one.key)
-            if request is not None and one.key is not None:
-                one.request = request
-                one.hashes = self._hashes.setdefault(one.key, BlockHashes(request, size))
+            holder = None if one.key is None else self._requests.get(one.key) or self._find(one.key)
+            if holder is not None and one.key is not None:
+                one.request = holder
+                one.hashes = self._hashes.setdefault(one.key, BlockHashes(holder, size))
         record = KvRecord(operations, size)
         self.ring.append(record, record.nbytes)
 
     def _note_delay(self) -> None:
         nanoseconds = time.monotonic_ns() - self.times.end
-        for trace in self._traces.values():
+        for trace in self._opening:
             trace.delay(nanoseconds)
+        self._opening = [trace for trace in self._opening if trace.ttft_ns is None]
 
     def _find(self, key: int) -> Request | None:
         scheduler = self._engine.scheduler
@@ -389,6 +395,8 @@ class EngineTracer:
             trace.num_unfinished -= 1
             if trace.num_unfinished == 0:
                 self._traces.pop(trace.request_id, None)
+                self._num_layered -= trace.level >= LAYERS
+                self._opening = [other for other in self._opening if other is not trace]
                 self._tell_memory()
         if ended and not self._traces:
             self._uninstall()
@@ -400,20 +408,13 @@ class EngineTracer:
         last = request.output_token_ids[-1] if request.output_token_ids else None
         return last if last in request.end_token_ids else None
 
-    def _forget_step(self) -> None:
-        if self._model is not None:
-            self._model.probe = None
-        self._samples.clear()
-        self._emits.clear()
-        for trace in self._traces.values():
-            trace.end_step()
-
 
 class _Later:
     """A probe that is made when the forward pass begins: drafts join the step after it is scheduled."""
 
-    def __init__(self, tracer: EngineTracer, step: SchedulerOutput, watched: list[WatchedRows]) -> None:
-        self._tracer, self._step, self._watched = tracer, step, watched
+    def __init__(self, tracer: EngineTracer, step: SchedulerOutput) -> None:
+        self._tracer, self._step = tracer, step
+        self.watched: list[WatchedRows] = []
         self.probe: LayerProbe | None = None
 
     def wants(self, name: str) -> bool:
@@ -421,9 +422,9 @@ class _Later:
             first = 0
             for entry in self._step.scheduled:
                 if self._tracer._level_of(entry.request) >= LAYERS:
-                    self._watched.append(WatchedRows(entry, first))
+                    self.watched.append(WatchedRows(entry, first))
                 first += entry.num_rows
-            self.probe = LayerProbe(self._tracer._engine.config, self._watched)
+            self.probe = LayerProbe(self._tracer._engine.config, self.watched)
         return self.probe.wants(name)
 
     def record(self, name: str, tensor: Any) -> None:

@@ -22,7 +22,7 @@ from pellucid.sampling.recorder import StageRecorder
 from pellucid.sampling.sampler import SampledToken, Sampler
 from pellucid.sampling.stages import StageObserver
 from pellucid.sampling.state import SamplingState
-from pellucid.sampling.waterfall import Waterfall, Waterfalls, finished
+from pellucid.sampling.waterfall import Waterfall, Waterfalls
 from pellucid.trace.events import SAMPLING, WATERFALL_TOKENS
 from pellucid.trace.probe import Probe
 
@@ -92,7 +92,7 @@ class TracedSampler(Sampler):
         super().__init__(sampler.vocab_size, sampler.kernels)
         self.sampler = sampler
         self._listener = listener
-        self._waterfalls: Waterfalls | None = None
+        self._waterfalls = Waterfalls(sampler.kernels, WATERFALL_TOKENS)
 
     def sample(
         self, logits: Float32Array, request: SamplingState, observer: StageObserver | None = None
@@ -117,15 +117,10 @@ class TracedSampler(Sampler):
             if copies is not None:
                 drawn = copies.waterfall(request, sampled.token_id)
             else:
-                drawn = self._of_rows().of(logits, request, sampled.token_id)
+                drawn = self._waterfalls.of(logits, request, sampled.token_id)
         self._listener.drew(trace, sequence, drawn)
         times.tracing += time.monotonic_ns() - drawn_at
         return sampled
-
-    def _of_rows(self) -> Waterfalls:
-        if self._waterfalls is None:
-            self._waterfalls = Waterfalls(self.vocab_size, self.kernels, WATERFALL_TOKENS)
-        return self._waterfalls
 
 
 class _Copies:
@@ -143,7 +138,7 @@ class _Copies:
         recorder = StageRecorder(token_id, WATERFALL_TOKENS)
         for name, parameter, candidates in self._stages:
             recorder.on_stage(name, parameter, candidates)
-        return finished(recorder.records, state, token_id)
+        return Waterfall(state, token_id, lambda: recorder.records)
 
 
 class TracedAnswer(Answer):
