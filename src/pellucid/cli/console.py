@@ -105,20 +105,30 @@ def finite(value: Any) -> Any:
     return value
 
 
-def print_rich(*renderables: Any) -> None:
-    """Print tables and styled text on stdout, without the spaces that rich fills lines with."""
-    out = _rich_console()
+def print_rich(*renderables: Any, width: int | None = None) -> None:
+    """Print tables and styled text on stdout, without the spaces that rich fills lines with.
+
+    width: cells of a line; the terminal's, or PIPE_WIDTH where there is none, when unset.
+    """
+    out = _rich_console(width)
     with out.capture() as captured:
         for renderable in renderables:
             out.print(renderable)
     sys.stdout.write("".join(f"{line.rstrip(' ')}\n" for line in captured.get().splitlines()))
 
 
-def _rich_console() -> Console:
+def text_width(most: int = 120) -> int:
+    """Cells of a line for what is read, not processed: the terminal's or $COLUMNS, at most `most`."""
+    import shutil
+
+    return max(40, min(most, shutil.get_terminal_size((most, 24)).columns))
+
+
+def _rich_console(width: int | None = None) -> Console:
     from rich.console import Console
 
     # tables that go to a file or pipe are not squeezed into 80 columns
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    return Console(highlight=False, width=width or (None if sys.stdout.isatty() else PIPE_WIDTH))
 
 
 def progress() -> Progress:

@@ -11,6 +11,7 @@ In the order of a step:
 - `scheduler.py`: who computes how many tokens next; ints and lists only.
 - `fairness.py`: turns for clients of equal priority; `step_pace.py`: how long a step will take.
 - `saved_cache.py`: the prefix cache in a file.
+- `tracing/`: what a step did, for requests that asked to be traced.
 - `model_runner.py`: the step as arrays, the model, the sampler.
 - `output_processor.py`: token ids to text and logprobs; when an answer ends.
 - `stop.py`: stop strings across token boundaries.

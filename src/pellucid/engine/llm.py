@@ -213,12 +213,13 @@ class LLM:
         )
         return stream
 
-    def trace_reader(self, request_ids: Collection[str] | None = None) -> TraceReader:
+    def trace_reader(self, request_ids: Collection[str] | None = None, *, from_start: bool = True) -> TraceReader:
         """What was noted of traced requests, the oldest that is kept first: of all, or of those with these names.
 
-        `read` gives the events since the last call, `lines` the trace as JSON lines. May be used by any thread.
+        `read` gives the events since the last call, `lines` the trace as JSON lines. from_start: what is there already,
+        too. May be used by any thread.
         """
-        return self.engine.tracer.reader(request_ids)
+        return self.engine.tracer.reader(request_ids, from_start=from_start)
 
     def _template(self, chat_template: str | None) -> str | None:
         return getattr(self.tokenizer, "chat_template", None) if chat_template is None else chat_template

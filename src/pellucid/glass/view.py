@@ -1,0 +1,155 @@
+"""A trace of one answer, put in order: what every other file here reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pellucid.errors import InvalidParameterError, TraceFileError
+from pellucid.glass.pieces import decoded, piece_text
+from pellucid.trace.events import Event
+
+
+@dataclass
+class TraceView:
+    """The events of one answer, and those of everybody around it."""
+
+    header: Event
+    request: Event
+    samples: list[Event] = field(default_factory=list)
+    """In the order in which they were drawn."""
+    layers: dict[int, dict[int, Event]] = field(default_factory=dict)
+    """By position, then layer."""
+    emits: list[Event] = field(default_factory=list)
+    specs: list[Event] = field(default_factory=list)
+    finish: Event | None = None
+    steps: list[Event] = field(default_factory=list)
+    """Those it took part in."""
+    all_steps: list[Event] = field(default_factory=list)
+    kv: list[Event] = field(default_factory=list)
+    mem: list[Event] = field(default_factory=list)
+    end: Event | None = None
+    pieces: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The request's id."""
+        return str(self.request["req"])
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.request["tokens"])
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and answer."""
+        return self.num_prompt + len(self.samples)
+
+    def token_id(self, position: int) -> int:
+        """The id at a position of prompt and answer."""
+        if position < self.num_prompt:
+            return int(self.request["tokens"][position]["id"])
+        return int(self.samples[position - self.num_prompt]["id"])
+
+    def token_bytes(self, position: int) -> bytes:
+        """Its bytes."""
+        if position < self.num_prompt:
+            return decoded(self.request["tokens"][position]["bytes_b64"])
+        return decoded(self.samples[position - self.num_prompt]["bytes_b64"])
+
+    def text_at(self, position: int) -> str:
+        """Its text, safe to show; `#` and the position where the trace does not have it."""
+        return piece_text(self.token_bytes(position)) if 0 <= position < self.num_tokens else f"#{position}"
+
+    def text_of(self, token_id: int) -> str:
+        """The text of an id; `#id` where the trace does not have its bytes."""
+        data = self.pieces.get(token_id)
+        return f"#{token_id}" if data is None else piece_text(data)
+
+    @property
+    def answer(self) -> str:
+        """The text that was given out."""
+        return b"".join(decoded(emit["bytes_b64"]) for emit in self.emits).decode("utf-8", "replace")
+
+    def layers_at(self, position: int) -> list[Event]:
+        """What every layer did to a row; empty where the trace does not tell."""
+        found = self.layers.get(position, {})
+        return [found[layer] for layer in sorted(found)]
+
+
+def answers_of(events: Iterable[Event]) -> list[TraceView]:
+    """A view of every answer in a trace, in the order in which they were asked for.
+
+    Raises `TraceFileError` where there is none.
+    """
+    listed = list(events)
+    header = next((event for event in listed if event["type"] == "header"), None)
+    requests = [event for event in listed if event["type"] == "request"]
+    if header is None or not requests:
+        raise TraceFileError("the trace has no request in it")
+    pieces = _pieces(listed)
+    views: list[TraceView] = []
+    for request in requests:
+        own = [event for event in listed if event.get("req") == request["req"] and event["type"] != "request"]
+        indices = sorted({event["index"] for event in own if "index" in event}) or [None]
+        views += [_view(header, request, own, listed, pieces, index) for index in indices]
+    return views
+
+
+def chosen_answer(events: Iterable[Event], request: str | None = None, index: int | None = None) -> TraceView:
+    """The answer of that request, or the only one. Raises `InvalidParameterError` where it is not clear which."""
+    views = answers_of(events)
+    if request is not None:
+        views = [view for view in views if view.name == request]
+    if not views:
+        raise InvalidParameterError("request", f"the trace has no request {request!r}")
+    if index is None:
+        return views[0]
+    if not 0 <= index < len(views):
+        raise InvalidParameterError("index", f"index is {index}, but the trace has {len(views)} answers")
+    return views[index]
+
+
+def _view(
+    header: Event, request: Event, own: list[Event], listed: list[Event], pieces: dict[int, bytes], index: int | None
+) -> TraceView:
+    view = TraceView(header, request, pieces=pieces)
+    lists = {"sample": view.samples, "emit": view.emits, "spec": view.specs}
+    for event in own:
+        if index is not None and event.get("index", index) != index:
+            continue
+        kind = event["type"]
+        if kind in lists:
+            lists[kind].append(event)
+        elif kind == "layer":
+            view.layers.setdefault(event["i"], {})[event["layer"]] = event
+        elif kind == "finish":
+            view.finish = event
+    view.samples.sort(key=lambda sample: int(sample["i"]))
+    for event in listed:
+        kind = event["type"]
+        if kind == "step":
+            view.all_steps.append(event)
+            if any(seq["req"] == request["req"] and seq.get("index", index) == index for seq in event["seqs"]):
+                view.steps.append(event)
+        elif kind == "kv":
+            view.kv.append(event)
+        elif kind == "mem":
+            view.mem.append(event)
+        elif kind == "end":
+            view.end = event
+    return view
+
+
+def _pieces(events: Iterable[Event]) -> dict[int, bytes]:
+    """Bytes by id, wherever the trace tells them."""
+    found: dict[int, bytes] = {}
+    for event in events:
+        kind = event["type"]
+        if kind == "pieces":
+            found |= {int(token_id): decoded(data) for token_id, data in event["bytes_b64"].items()}
+        elif kind == "request":
+            found |= {token["id"]: decoded(token["bytes_b64"]) for token in event["tokens"]}
+        elif kind == "sample":
+            found[event["id"]] = decoded(event["bytes_b64"])
+    return found
