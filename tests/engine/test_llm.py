@@ -136,7 +136,7 @@ def test_one_bad_prompt_refuses_the_call_and_nothing_stays_behind() -> None:
 
 def test_unknown_arguments_are_refused_by_name() -> None:
     with pytest.raises(
-        InvalidParameterError, match=r"LLM does not know max_len, tempo; its arguments are model, max_mod"
+        InvalidParameterError, match=r"LLM does not know max_len, tempo; its arguments are model, quantization, max_mod"
     ):
         LLM(model="mock", tempo=1, max_len=5)
 
