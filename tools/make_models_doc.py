@@ -22,7 +22,7 @@ from parity.families import FAMILIES, GOLDENS, SmallModel, golden_description, w
 from parity.ours import load_ours, logits, one_by_one  # noqa: E402
 from parity.to_gguf import ARCHITECTURES, has_gguf_form, write_llama_cpp  # noqa: E402
 
-from pellucid.models.architectures.registry import GGUF_FORMS, HF_FORMS  # noqa: E402
+from pellucid.models.architectures.registry import GGUF_FAMILIES, HF_FAMILIES  # noqa: E402
 
 PAGE = ROOT / "docs" / "models.md"
 _SHOWN = (
@@ -74,9 +74,9 @@ def main() -> None:
 
 def _families() -> str:
     lines = ["| family | model_type | GGUF architecture |", "|---|---|---|"]
-    for kind in sorted(HF_FORMS, key=lambda kind: _NAMES[kind].lower()):
+    for kind in sorted(HF_FAMILIES, key=lambda kind: _NAMES[kind].lower()):
         architecture = ARCHITECTURES.get(kind)
-        known = f"`{architecture}`" if architecture in GGUF_FORMS else "–"
+        known = f"`{architecture}`" if architecture in GGUF_FAMILIES else "–"
         lines.append(f"| {_NAMES[kind]} | `{kind}` | {known} |")
     return "\n".join(lines) + "\n"
 
