@@ -19,7 +19,7 @@ from pellucid.beam_search_params import BeamSearchOutput, BeamSearchParams, Beam
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.model_runner import Model
 from pellucid.errors import InvalidParameterError, NonFiniteError
-from pellucid.forward_batch import Float32Array, ForwardBatch
+from pellucid.forward_batch import Float32Array, SequencePart, batch_of
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.tokenizer.detokenizer import IncrementalDetokenizer
@@ -170,21 +170,8 @@ class BeamSearch:
 
     def _forward(self, keys: list[int], parts: Sequence[Sequence[int]], start: int) -> Float32Array:
         """Hidden states of each sequence's `parts`, which begin at position `start` in all of them."""
-        size, count = self._kv.block_size, len(parts[0])
-        tables = np.array([self._kv.block_table(key) for key in keys], dtype=np.int32)
-        positions = np.arange(start, start + count, dtype=np.int32)
-        slots = tables[:, positions // size].astype(np.int64) * size + positions % size
-        output = self._model.forward(
-            ForwardBatch(
-                token_ids=np.array(parts, dtype=np.int32).reshape(-1),
-                positions=np.tile(positions, len(keys)),
-                slot_mapping=slots.reshape(-1),
-                query_start_loc=np.arange(len(keys) + 1, dtype=np.int32) * np.int32(count),
-                seq_lens=np.full(len(keys), start + count, dtype=np.int32),
-                block_table=tables,
-            ),
-            self._storage,
-        )
+        work = [SequencePart(part, start, self._kv.block_table(key)) for key, part in zip(keys, parts, strict=True)]
+        output = self._model.forward(batch_of(work, self._kv.block_size), self._storage)
         if output.nonfinite.any():
             raise NonFiniteError("a key or value of this beam search is not finite: it ends here")
         return output.hidden

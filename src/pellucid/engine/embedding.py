@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.model_runner import Model
 from pellucid.errors import InvalidParameterError, NonFiniteError
-from pellucid.forward_batch import Float32Array, ForwardBatch
+from pellucid.forward_batch import Float32Array, SequencePart, batch_of
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.pooling_params import EmbeddingOutput, Pooling, PoolingParams
@@ -121,7 +121,15 @@ class Embedder:
         return work
 
     def _run(self, work: list[tuple[_Text, int]], pooling: Pooling) -> None:
-        output = self._model.forward(self._batch(work), self._storage)
+        parts = [
+            SequencePart(
+                text.tokens[text.num_computed : text.num_computed + count],
+                text.num_computed,
+                self._kv.block_table(text.key),
+            )
+            for text, count in work
+        ]
+        output = self._model.forward(batch_of(parts, self._kv.block_size), self._storage)
         if output.nonfinite.any():
             raise NonFiniteError("a key or value of a text to be embedded is not finite")
         row = 0
@@ -137,31 +145,6 @@ class Embedder:
                 text.vector = rows[0].copy()
             elif pooling == "last" and text.num_computed == len(text.tokens):
                 text.vector = rows[-1].copy()
-
-    def _batch(self, work: list[tuple[_Text, int]]) -> ForwardBatch:
-        size = self._kv.block_size
-        tables = [self._kv.block_table(text.key) for text, _ in work]
-        table = np.zeros((len(work), max(map(len, tables))), dtype=np.int32)
-        ids: list[int] = []
-        positions: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []
-        slots: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-        starts = [0]
-        for i, (text, count) in enumerate(work):
-            table[i, : len(tables[i])] = tables[i]
-            first, last = text.num_computed, text.num_computed + count
-            ids.extend(text.tokens[first:last])
-            place = np.arange(first, last, dtype=np.int32)
-            positions.append(place)
-            slots.append(table[i, place // size].astype(np.int64) * size + place % size)
-            starts.append(len(ids))
-        return ForwardBatch(
-            token_ids=np.array(ids, dtype=np.int32),
-            positions=np.concatenate(positions),
-            slot_mapping=np.concatenate(slots),
-            query_start_loc=np.array(starts, dtype=np.int32),
-            seq_lens=np.array([text.num_computed + count for text, count in work], dtype=np.int32),
-            block_table=table,
-        )
 
     def _finished(self, text: _Text, params: PoolingParams) -> Float32Array:
         pooled = text.vector if text.total is None else text.total / len(text.tokens)

@@ -11,15 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from pellucid.engine.model_runner import Model
 from pellucid.engine.scheduler import ScheduledRequest
 from pellucid.engine.speculation.acceptance import Acceptance
 from pellucid.engine.speculation.costs import StepCosts
 from pellucid.engine.speculation.drafts import Draft, num_right
 from pellucid.errors import PellucidError
-from pellucid.forward_batch import Float32Array, ForwardBatch
+from pellucid.forward_batch import Float32Array, SequencePart, batch_of
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.request import Request
 from pellucid.sampling.sampler import Sampler
@@ -220,27 +218,14 @@ class DraftModelProposer:
 
     def _forward(self, runs: Sequence[_Run]) -> Float32Array:
         """Compute the runs' next rows; logits [R, vocab] of the last one of each."""
-        size = self.storage.block_size
-        token_ids = np.array([i for run in runs for i in run.token_ids], dtype=np.int32)
-        positions = np.array([run.start + i for run in runs for i in range(len(run.token_ids))], dtype=np.int32)
-        counts = np.array([len(run.token_ids) for run in runs])
-        tables = np.zeros((len(runs), max(len(run.entry.block_table) for run in runs)), dtype=np.int32)
-        for row, run in zip(tables, runs, strict=True):
-            row[: len(run.entry.block_table)] = run.entry.block_table
+        for run in runs:
             for block in self._blocks(run.entry, run.start, len(run.token_ids)):
                 self._contents.pop(block, None)
-        owners = np.repeat(np.arange(len(runs)), counts)
-        ends = np.cumsum(counts)
-        batch = ForwardBatch(
-            token_ids=token_ids,
-            positions=positions,
-            slot_mapping=tables[owners, positions // size].astype(np.int64) * size + positions % size,
-            query_start_loc=np.concatenate([[0], ends]).astype(np.int32),
-            seq_lens=np.array([run.start + len(run.token_ids) for run in runs], dtype=np.int32),
-            block_table=tables,
-        )
+        parts = [SequencePart(run.token_ids, run.start, run.entry.block_table) for run in runs]
+        batch = batch_of(parts, self.storage.block_size)
+        lasts = batch.query_start_loc[1:] - 1
         began = time.perf_counter()
         hidden = self.model.forward(batch, self.storage).hidden
-        logits = self.model.compute_logits(hidden if len(hidden) == len(runs) else hidden[ends - 1])
-        self.costs.observe(len(token_ids), time.perf_counter() - began)
+        logits = self.model.compute_logits(hidden if len(hidden) == len(runs) else hidden[lasts])
+        self.costs.observe(len(hidden), time.perf_counter() - began)
         return logits
