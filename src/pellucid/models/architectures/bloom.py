@@ -6,7 +6,7 @@ import dataclasses
 
 from pellucid.config import ModelConfig, RopeConfig
 from pellucid.models.architectures.base import GGUF_NAMES, Architecture, GGUFForm, HFForm, Stored, TensorNames, stored
-from pellucid.models.architectures.common import gguf_config, heads_of_three, tied
+from pellucid.models.architectures.common import gguf_config, heads_of_three, hf_config, tied
 from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 
@@ -24,18 +24,14 @@ def _gguf(metadata: Metadata) -> ModelConfig:
 
 def _hf(config: JSONConfig) -> ModelConfig:
     config.only("apply_residual_connection_post_layernorm", False)
-    hidden = config.integer("hidden_size" if config.has("hidden_size") else "n_embed")
-    heads = config.integer("n_head" if config.has("n_head") else "num_attention_heads", high=1024)
-    return ModelConfig(
-        architecture="bloom",
+    hidden_key = "hidden_size" if config.has("hidden_size") else "n_embed"
+    return hf_config(
+        config,
+        hidden_key=hidden_key,
+        heads_key="n_head" if config.has("n_head") else "num_attention_heads",
+        layers_key="n_layer" if config.has("n_layer") else "num_hidden_layers",
         name="bloom",
-        vocab_size=0,
-        hidden_size=hidden,
-        num_layers=config.integer("n_layer" if config.has("n_layer") else "num_hidden_layers", high=1024),
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=max(hidden // heads, 1),
-        intermediate_size=4 * hidden,
+        intermediate_size=4 * config.integer(hidden_key),
         # ALiBi has no length of its own; the models were trained on 2,048 positions.
         context_length=config.integer("seq_length", default=2048, low=2, high=1 << 30),
         norm_eps=config.number("layer_norm_epsilon", default=1e-5, high=1.0),

@@ -82,10 +82,21 @@ def gguf_rope_scaling(metadata: Metadata) -> RopeScaling | None:
     )
 
 
-def hf_config(config: JSONConfig, *, rope_theta: float = 10000.0, **switches: Any) -> ModelConfig:
-    """The usual keys of a config.json; `switches` are the family's own fields of `ModelConfig`."""
-    heads = config.integer("num_attention_heads", high=1024)
-    hidden = config.integer("hidden_size")
+def hf_config(
+    config: JSONConfig,
+    *,
+    rope_theta: float = 10000.0,
+    hidden_key: str = "hidden_size",
+    heads_key: str = "num_attention_heads",
+    layers_key: str = "num_hidden_layers",
+    **switches: Any,
+) -> ModelConfig:
+    """The usual keys of a config.json; `switches` are the family's own fields of `ModelConfig`.
+
+    hidden_key, heads_key, layers_key: how the family spells them.
+    """
+    heads = config.integer(heads_key, high=1024)
+    hidden = config.integer(hidden_key)
     head_dim = config.integer("head_dim", default=hidden // heads, high=1024)
     norm = "layer_norm_eps" if switches.get("norm") == "layer" else "rms_norm_eps"
     common: dict[str, Any] = {
@@ -93,7 +104,7 @@ def hf_config(config: JSONConfig, *, rope_theta: float = 10000.0, **switches: An
         "name": config.text("_name_or_path", "") or config.text("model_type"),
         "vocab_size": 0,
         "hidden_size": hidden,
-        "num_layers": config.integer("num_hidden_layers", high=1024),
+        "num_layers": config.integer(layers_key, high=1024),
         "num_heads": heads,
         "num_kv_heads": config.integer("num_key_value_heads", default=heads, high=1024),
         "head_dim": head_dim,

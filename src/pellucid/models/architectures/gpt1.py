@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from pellucid.config import ModelConfig, RopeConfig
 from pellucid.models.architectures.base import Architecture, HFForm, Stored, TensorNames
-from pellucid.models.architectures.common import tied
+from pellucid.models.architectures.common import hf_config, tied
 from pellucid.models.architectures.keys import JSONConfig
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
     config.only("afn", "gelu")
-    hidden, heads = config.integer("n_embd"), config.integer("n_head", high=1024)
-    return ModelConfig(
-        architecture="openai-gpt",
+    return hf_config(
+        config,
+        hidden_key="n_embd",
+        heads_key="n_head",
+        layers_key="n_layer",
         name="openai-gpt",
-        vocab_size=0,
-        hidden_size=hidden,
-        num_layers=config.integer("n_layer", high=1024),
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=max(hidden // heads, 1),
-        intermediate_size=4 * hidden,
+        intermediate_size=4 * config.integer("n_embd"),
         context_length=config.integer("n_positions", low=2, high=1 << 30),
         norm_eps=config.number("layer_norm_epsilon", default=1e-5, high=1.0),
         rope=RopeConfig(1.0, 0),

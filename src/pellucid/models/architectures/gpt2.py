@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pellucid.config import ModelConfig, RopeConfig
 from pellucid.models.architectures.base import Architecture, GGUFForm, HFForm, Stored, TensorNames, stored
-from pellucid.models.architectures.common import gguf_config, hf_activation, tied
+from pellucid.models.architectures.common import gguf_config, hf_activation, hf_config, tied
 from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 
@@ -17,17 +17,13 @@ def _gguf(metadata: Metadata) -> ModelConfig:
 def _hf(config: JSONConfig) -> ModelConfig:
     config.only("scale_attn_weights", True)
     config.only("scale_attn_by_inverse_layer_idx", False)
-    hidden, heads = config.integer("n_embd"), config.integer("n_head", high=1024)
-    return ModelConfig(
-        architecture="gpt2",
+    return hf_config(
+        config,
+        hidden_key="n_embd",
+        heads_key="n_head",
+        layers_key="n_layer",
         name="gpt2",
-        vocab_size=0,
-        hidden_size=hidden,
-        num_layers=config.integer("n_layer", high=1024),
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=max(hidden // heads, 1),
-        intermediate_size=config.integer("n_inner", default=4 * hidden),
+        intermediate_size=config.integer("n_inner", default=4 * config.integer("n_embd")),
         context_length=config.integer("n_positions", low=2, high=1 << 30),
         norm_eps=config.number("layer_norm_epsilon", default=1e-5, high=1.0),
         rope=RopeConfig(1.0, 0),

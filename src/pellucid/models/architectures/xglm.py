@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from pellucid.config import ModelConfig, RopeConfig
 from pellucid.models.architectures.base import Architecture, HFForm, Stored, TensorNames, stored
-from pellucid.models.architectures.common import hf_activation, tied
+from pellucid.models.architectures.common import hf_activation, hf_config, tied
 from pellucid.models.architectures.keys import JSONConfig
 
 
 def _hf(config: JSONConfig) -> ModelConfig:
-    hidden, heads = config.integer("d_model"), config.integer("attention_heads", high=1024)
-    return ModelConfig(
-        architecture="xglm",
+    is_scaled = config.flag("scale_embedding", default=True)
+    return hf_config(
+        config,
+        hidden_key="d_model",
+        heads_key="attention_heads",
+        layers_key="num_layers",
         name="xglm",
-        vocab_size=0,
-        hidden_size=hidden,
-        num_layers=config.integer("num_layers", high=1024),
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=max(hidden // heads, 1),
         intermediate_size=config.integer("ffn_dim"),
         context_length=config.integer("max_position_embeddings", low=2, high=1 << 30),
         norm_eps=1e-5,
@@ -28,7 +25,7 @@ def _hf(config: JSONConfig) -> ModelConfig:
         norm="layer",
         activation=hf_activation(config, "activation_function"),
         gated_mlp=False,
-        embedding_scale=hidden**0.5 if config.flag("scale_embedding", default=True) else 1.0,
+        embedding_scale=config.integer("d_model") ** 0.5 if is_scaled else 1.0,
         tie_word_embeddings=tied(config, True),
     )
 
