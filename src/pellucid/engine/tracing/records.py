@@ -35,20 +35,26 @@ def _answer(request: Request) -> dict[str, Any]:
 
 
 @dataclass(slots=True, eq=False)
-class RequestRecord:
-    """A request that was asked for, and what the prefix cache had of its prompt."""
+class _OfOneRequest:
+    """What concerns one request and nobody else."""
 
     request: Request
+
+    @property
+    def request_ids(self) -> Collection[str]:
+        return (self.request.request_id,)
+
+
+@dataclass(slots=True, eq=False)
+class RequestRecord(_OfOneRequest):
+    """A request that was asked for, and what the prefix cache had of its prompt."""
+
     level: int
     arrive_ns: int
     prompt: str | None
     template: str | None
     num_cached: int
     tokenizer: Any
-
-    @property
-    def request_ids(self) -> Collection[str]:
-        return (self.request.request_id,)
 
     @property
     def nbytes(self) -> int:
@@ -176,20 +182,15 @@ class StepRecord:
 
 
 @dataclass(slots=True, eq=False)
-class SampleRecord:
+class SampleRecord(_OfOneRequest):
     """One token drawn."""
 
-    request: Request
     step: int
     position: int
     drawn: Waterfall
     token_bytes: bytes
 
     nbytes = 4096
-
-    @property
-    def request_ids(self) -> Collection[str]:
-        return (self.request.request_id,)
 
     def events(self) -> Iterator[Event]:
         drawn = self.drawn
@@ -234,10 +235,9 @@ def _standing(standing: Standing) -> dict[str, Any]:
 
 
 @dataclass(slots=True, eq=False)
-class EmitRecord:
+class EmitRecord(_OfOneRequest):
     """Text that was given out, or held back."""
 
-    request: Request
     t_ns: int
     token_range: tuple[int, int]
     text: str
@@ -245,10 +245,6 @@ class EmitRecord:
     held_reason: str | None
 
     nbytes = 128
-
-    @property
-    def request_ids(self) -> Collection[str]:
-        return (self.request.request_id,)
 
     def events(self) -> Iterator[Event]:
         yield {
@@ -263,10 +259,9 @@ class EmitRecord:
 
 
 @dataclass(slots=True, eq=False)
-class SpecRecord:
+class SpecRecord(_OfOneRequest):
     """Drafts that were verified for one request."""
 
-    request: Request
     step: int
     proposer: str
     draft: list[int]
@@ -274,10 +269,6 @@ class SpecRecord:
     bonus_id: int
 
     nbytes = 128
-
-    @property
-    def request_ids(self) -> Collection[str]:
-        return (self.request.request_id,)
 
     def events(self) -> Iterator[Event]:
         yield {
@@ -310,10 +301,9 @@ class MemRecord:
 
 
 @dataclass(slots=True, eq=False)
-class FinishRecord:
+class FinishRecord(_OfOneRequest):
     """The end of one answer."""
 
-    request: Request
     completion: CompletionOutput
     stop_id: int | None
     ttft_ns: int | None
@@ -321,10 +311,6 @@ class FinishRecord:
     token_times: list[int]
 
     nbytes = 512
-
-    @property
-    def request_ids(self) -> Collection[str]:
-        return (self.request.request_id,)
 
     def events(self) -> Iterator[Event]:
         times = self.token_times
@@ -416,10 +402,9 @@ class KvRecord:
 
 
 @dataclass(slots=True, eq=False)
-class LayerRecord:
+class LayerRecord(_OfOneRequest):
     """Some rows of one request in one step, through all L layers: R rows, A of them with attention, Q with a lens."""
 
-    request: Request
     step: int
     positions: npt.NDArray[np.int64]
     """[R]"""
@@ -433,10 +418,6 @@ class LayerRecord:
     """By place in `positions`: ids [L, t], probabilities [L, t], entropy [L]."""
     experts: dict[int, tuple[npt.NDArray[np.int64], Float32Array, Float32Array]]
     """By layer: ids [R, k], weights [R, k], the router's entropy [R]."""
-
-    @property
-    def request_ids(self) -> Collection[str]:
-        return (self.request.request_id,)
 
     @property
     def nbytes(self) -> int:
