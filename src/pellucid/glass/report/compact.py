@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-Event = dict[str, Any]
+from pellucid.trace.events import Event
+
 DETAILED_TOKENS = 512
 """Rows of a request that keep layers, and generated tokens that keep their sampling stages."""
 ATTENTION_PROMPT_ROWS = 32

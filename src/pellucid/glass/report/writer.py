@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from pellucid.glass.assets import REPORT_SCRIPTS, read, report_policy, script
 from pellucid.glass.report.compact import Compaction
+from pellucid.trace.events import Event
+from pellucid.trace.jsonl import line_of
 
 _LINE = 16 * 1024
-
-Event = dict[str, Any]
 
 
 def write_report(
@@ -56,19 +54,15 @@ def _packed(events: Iterable[Event], token_bytes: Callable[[int], bytes] | None)
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=9, mtime=0) as file:
         for event in compaction.events(events):
-            file.write(_line(event))
+            file.write(line_of(event).encode())
             ids.update(_ids_of(event))
         if token_bytes is not None:
             pieces = {str(i): b64encode(token_bytes(i)).decode("ascii") for i in sorted(ids)}
-            file.write(_line({"type": "pieces", "bytes_b64": pieces}))
+            file.write(line_of({"type": "pieces", "bytes_b64": pieces}).encode())
         if compaction.cut is not None:
-            file.write(_line(compaction.cut))
+            file.write(line_of(compaction.cut).encode())
     text = b64encode(buffer.getvalue()).decode("ascii")
     return "\n".join(text[at : at + _LINE] for at in range(0, len(text), _LINE))
-
-
-def _line(event: Event) -> bytes:
-    return json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def _ids_of(event: Event) -> set[int]:
