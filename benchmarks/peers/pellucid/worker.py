@@ -17,14 +17,16 @@ from pellucid.sampling_params import SamplingParams
 
 
 class PellucidEngine:
-    """The engine with its own defaults; `precision` is handed on where this version knows it."""
+    """The engine with its own defaults but for speculation, which is off: greedy answers to random prompts repeat themselves,
+    prompt lookup guesses them, and the figure would say nothing of the kernels. `precision` is handed on where this version
+    knows it."""
 
     def __init__(self, precision: str | None) -> None:
         self._precision = precision
         self._num_requests = 0
 
     def load(self, path: Path, threads: int, max_tokens: int, max_streams: int) -> dict[str, str]:
-        options: dict[str, Any] = {"model": str(path), "threads": threads}
+        options: dict[str, Any] = {"model": str(path), "threads": threads, "speculative_method": "off"}
         if self._precision is not None:
             if "precision" not in engine_arg_names():
                 raise RuntimeError("this version has no --precision")
