@@ -17,9 +17,11 @@ from pellucid.sampling_params import SamplingParams
 
 
 class PellucidEngine:
-    """The engine with its own defaults but for speculation, which is off: greedy answers to random prompts repeat themselves,
-    prompt lookup guesses them, and the figure would say nothing of the kernels. `precision` is handed on where this version
-    knows it."""
+    """The engine with its own defaults but for speculation, which is off: prompt lookup guesses greedy answers to random
+    prompts, which repeat themselves, and the figure would say nothing of the kernels.
+
+    `precision` is handed on where this version knows it.
+    """
 
     def __init__(self, precision: str | None) -> None:
         self._precision = precision
