@@ -28,10 +28,12 @@ from pellucid.cli import exit_codes
 from pellucid.cli.flags import NO_FLAG
 from pellucid.cli.verbs import SUBVERBS, VERBS, Verb
 from pellucid.config import EngineArgs, ModelConfig
-from pellucid.engine import llm_engine
-from pellucid.engine.async_llm import AsyncLLM, DeltaStream
-from pellucid.engine.llm import LLM, RequestStream
-from pellucid.engine.llm_engine import EngineStats
+from pellucid.engine import engine_stats
+from pellucid.engine.async_llm import AsyncLLM
+from pellucid.engine.engine_stats import EngineStats
+from pellucid.engine.llm import LLM
+from pellucid.engine.request_stream import RequestStream
+from pellucid.engine.streams import DeltaStream
 from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from pellucid.pooling_params import PoolingParams
@@ -372,7 +374,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "completion-output": lambda: attributes(CompletionOutput, outputs),
     "logprob": lambda: attributes(Logprob, outputs),
     "request-metrics": lambda: attributes(RequestMetrics, outputs),
-    "engine-stats": lambda: attributes(EngineStats, llm_engine),
+    "engine-stats": lambda: attributes(EngineStats, engine_stats),
     "async-llm": lambda: methods(AsyncLLM, ("__init__", "generate", "encode", "submit", "close", "stats")),
     "delta-stream": lambda: methods(DeltaStream, ("abort", "aclose")),
     "server-flags": server_flags,

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pellucid.config import EngineArgs as EngineArgs
     from pellucid.config import ModelConfig as ModelConfig
     from pellucid.engine.async_llm import AsyncLLM as AsyncLLM
+    from pellucid.engine.engine_stats import EngineStats as EngineStats
     from pellucid.engine.llm import LLM as LLM
-    from pellucid.engine.llm_engine import EngineStats as EngineStats
     from pellucid.engine.llm_engine import LLMEngine as LLMEngine
     from pellucid.errors import BackendError as BackendError
     from pellucid.errors import ChatTemplateError as ChatTemplateError
@@ -67,7 +67,7 @@ _HOME = {
     "ContextLengthExceededError": "errors",
     "EmbeddingOutput": "pooling_params",
     "EngineArgs": "config",
-    "EngineStats": "engine.llm_engine",
+    "EngineStats": "engine.engine_stats",
     "InvalidParameterError": "errors",
     "LLM": "engine.llm",
     "LLMEngine": "engine.llm_engine",

@@ -129,7 +129,7 @@ class RunningServer:
         self._server.should_exit = True
         asyncio.run(self.models.close())
         self._thread.join(10)
-        if self.async_llm._failure is None:
+        if self.async_llm.failure is None:
             self.engine.check_integrity()
 
     @property

@@ -8,7 +8,7 @@ from pellucid.cli import console
 from pellucid.outputs import FinishReason, RequestOutput
 
 if TYPE_CHECKING:
-    from pellucid.engine.llm import RequestStream
+    from pellucid.engine.request_stream import RequestStream
 
 
 class Streamed:

@@ -1,131 +1,34 @@
-"""AsyncLLM: one thread drives the engine, any number of asyncio tasks wait for its deltas.
-
-The engine is touched by its own thread only. Everything else reaches it as a command, which is carried out between
-two steps; what a step gives out goes to the event loops in one call each.
-"""
+"""AsyncLLM: the engine for asyncio. One thread drives it, any number of tasks wait for their deltas."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 import uuid
-import weakref
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from pellucid.engine.llm_engine import EngineStats, LLMEngine
+from pellucid.engine.engine_stats import EngineStats
+from pellucid.engine.engine_thread import AddJob, AddRequests, EngineThread, Observer
+from pellucid.engine.jobs import Job
+from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.output_processor import add_delta, prefill_output
 from pellucid.engine.overflow import SCORING, FittedPrompt, Fitting, given_logprobs
 from pellucid.engine.prompts import chat_fitting, is_strict, prompt_fitting
+from pellucid.engine.streams import DeltaStream, Stream
 from pellucid.engine.turns import Turns
-from pellucid.errors import EngineDeadError, InvalidParameterError, KVCacheFileError, QueueFullError, ShuttingDownError
-from pellucid.outputs import PrefillOutput, RequestMetrics, RequestOutput
+from pellucid.errors import EngineDeadError, InvalidParameterError, ShuttingDownError
+from pellucid.outputs import PrefillOutput, RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.trace.reader import TraceReader
-
-if TYPE_CHECKING:
-    from typing import Self
 
 DEFAULT_MAX_QUEUE = 256
 """Sequences that may wait for a place beside those that run; a request with n answers is n sequences."""
 
-Observer = Callable[[RequestOutput], None]
-"""Is shown every delta, in the engine's thread; must be quick and must not raise."""
 _STRICT = SamplingParams()
 _NO_OPTIONS: Mapping[str, Any] = {}
 _DRAIN_POLL_SECONDS = 0.02
-
-
-class DeltaStream(AsyncIterator[RequestOutput]):
-    """The deltas of one request, or of several that were queued together (told apart by `request_id`).
-
-    Closing it, dropping it, or cancelling the task that waits for it aborts what is not finished.
-    """
-
-    def __init__(self, llm: AsyncLLM, request_ids: Sequence[str]) -> None:
-        self.request_ids = tuple(request_ids)
-        self.loop = asyncio.get_running_loop()
-        self.accepted: asyncio.Future[None] = self.loop.create_future()
-        self.metrics: dict[str, RequestMetrics] = {}
-        """Times of the requests that have given something, by id."""
-        self._llm = llm
-        self._inbox: deque[RequestOutput | BaseException] = deque()
-        self._arrived = asyncio.Event()
-        self._num_unread = len(self.request_ids)
-        """Requests whose last delta has not been read."""
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> RequestOutput:
-        while not self._inbox:
-            if self._num_unread == 0:
-                raise StopAsyncIteration
-            self._arrived.clear()
-            try:
-                await self._arrived.wait()
-            except asyncio.CancelledError:
-                self.abort()
-                raise
-        item = self._inbox.popleft()
-        if isinstance(item, BaseException):
-            self._num_unread = 0
-            raise item
-        self._num_unread -= item.finished
-        return item
-
-    def abort(self) -> None:
-        """End what is not finished; no further deltas come. The blocks are free before the next step."""
-        if self._num_unread:
-            self._num_unread = 0
-            self._inbox.clear()
-            self._arrived.set()
-            self._llm.abort(self)
-
-    async def aclose(self) -> None:
-        """As `abort`."""
-        self.abort()
-
-    def __del__(self) -> None:
-        if self._num_unread:
-            self._num_unread = 0
-            self._llm.abort(self)
-
-    def receive(self, item: RequestOutput | BaseException | None) -> None:
-        """Called in the event loop: a delta, the error that ended everything, or None when the request is queued."""
-        if not self.accepted.done():
-            if self._num_unread == 0:  # aborted: nobody waits for the answer
-                self.accepted.cancel()
-                return
-            if isinstance(item, BaseException):
-                self._num_unread = 0
-                self.accepted.set_exception(item)
-                return
-            self.accepted.set_result(None)
-        if isinstance(item, RequestOutput):
-            self.metrics[item.request_id] = item.metrics
-        if item is not None and self._num_unread:
-            self._inbox.append(item)
-            self._arrived.set()
-
-
-@dataclass(frozen=True, slots=True)
-class _Add:
-    stream: DeltaStream
-    prompts: Sequence[FittedPrompt]
-    params: Sequence[SamplingParams]
-    options: Mapping[str, Any]
-    """Further arguments of `LLMEngine.add_request`, or of `add_prefill`."""
-    is_prefill: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Abort:
-    request_ids: tuple[str, ...]
 
 
 class AsyncLLM:
@@ -151,30 +54,13 @@ class AsyncLLM:
         self.config, self.args, self.max_model_len = engine.config, engine.args, engine.max_model_len
         self.max_sequences = engine.args.max_num_seqs + max_queue
         """Most sequences that run and wait together."""
-        self.observer = observer
         self.memory_bytes = engine.storage.nbytes + getattr(engine.model, "weight_bytes", 0)
         """Weights, and the KV cache when all of it is in use."""
-        self._engine = engine
-        self._turns: AbstractContextManager[None] = turns or nullcontext()
-        self._condition = threading.Condition()
-        self._commands: deque[_Add | _Abort] = deque()
-        self._in_hand: deque[_Add | _Abort] = deque()
-        self._streams: dict[str, weakref.ref[DeltaStream]] = {}
-        """By request id; weak, so that a stream that is dropped aborts its requests."""
-        self._internal: set[str] = set()
-        """Requests that no user made: those that score tokens."""
-        self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[DeltaStream, RequestOutput | BaseException | None]]]
-        self._outbox = {}
         self.opening_note = None if engine.saved_cache is None else engine.saved_cache.note
         """Why a saved KV cache was not used."""
-        self.closing_note: str | None = None
-        """Why the KV cache could not be saved."""
-        self._is_draining = self._must_stop = False
-        self._failure: EngineDeadError | None = None
-        self._thread = threading.Thread(target=self._run, name="pellucid-engine", daemon=True)
+        self._engine = engine
+        self._thread = EngineThread(engine, max_sequences=self.max_sequences, observer=observer, turns=turns)
         self._thread.start()
-
-    # For event loops
 
     async def generate(
         self,
@@ -296,24 +182,35 @@ class AsyncLLM:
         for structured_outputs in {one.structured_outputs for one in params if one.structured_outputs is not None}:
             # Here, because a large grammar takes longer than streams should wait for their next token.
             await asyncio.to_thread(self._engine.grammars.compile, structured_outputs)
-        stream = DeltaStream(self, [name] if len(prompts) == 1 else [f"{name}-{i}" for i in range(len(prompts))])
-        try:
-            options = {
-                "arrival_time": arrival_time,
-                "priority": priority,
-                "cache_salt": cache_salt,
-                "client": client,
-                "trace_level": trace_level,
-            }
-            if is_internal:
-                self._internal.update(stream.request_ids)
-            self._post(_Add(stream, prompts, params, options))
-            await stream.accepted
-        except BaseException:
-            self._internal.difference_update(stream.request_ids)
-            stream.abort()
-            raise
+        names = [name] if len(prompts) == 1 else [f"{name}-{i}" for i in range(len(prompts))]
+        options = {
+            "arrival_time": arrival_time,
+            "priority": priority,
+            "cache_salt": cache_salt,
+            "client": client,
+            "trace_level": trace_level,
+        }
+        stream = DeltaStream(names, self._thread.abort)
+        await self._accepted(AddRequests(stream, prompts, params, options, is_internal=is_internal))
         return stream
+
+    async def run_job(self, job: Job) -> Stream[Any]:
+        """Let a job run between steps, a piece after each; its items come from the stream that this gives back.
+
+        Closing the stream, or dropping it, ends the job. Errors as `generate`; those of the job come from the stream.
+        """
+        stream: Stream[Any] = Stream([f"job-{uuid.uuid4().hex}"], self._thread.abort)
+        await self._accepted(AddJob(stream, job))
+        return stream
+
+    async def _accepted(self, command: AddRequests | AddJob) -> None:
+        """Queue it, and wait until the engine has taken it."""
+        try:
+            self._thread.post(command)
+            await command.stream.accepted
+        except BaseException:
+            command.stream.abort()
+            raise
 
     async def prefill(
         self,
@@ -335,12 +232,11 @@ class AsyncLLM:
         """`prefill` for what is encoded already."""
         if len(token_ids) < self.args.block_size:
             return PrefillOutput(len(token_ids), 0, 0)
-        stream = DeltaStream(self, [f"prefill-{uuid.uuid4().hex}"])
+        stream = DeltaStream([f"prefill-{uuid.uuid4().hex}"], self._thread.abort)
+        options = {"cache_salt": cache_salt, "client": client}
+        params = [SamplingParams(max_tokens=1)]
         try:
-            options = {"cache_salt": cache_salt, "client": client}
-            params = [SamplingParams(max_tokens=1)]
-            self._post(_Add(stream, [FittedPrompt(token_ids)], params, options, is_prefill=True))
-            await stream.accepted
+            await self._accepted(AddRequests(stream, [FittedPrompt(token_ids)], params, options, is_prefill=True))
             async for output in stream:
                 if output.finished:
                     return prefill_output(len(token_ids), output)
@@ -348,25 +244,20 @@ class AsyncLLM:
             stream.abort()
         raise ShuttingDownError()
 
-    def abort(self, stream: DeltaStream) -> None:
+    def abort(self, stream: Stream[Any]) -> None:
         """End the stream's requests before the next step. May be called from any thread, at any time."""
-        with self._condition:
-            if self._failure is None and not self._must_stop:
-                self._commands.append(_Abort(stream.request_ids))
-                self._condition.notify()
+        self._thread.abort(stream.request_ids)
 
     async def close(self, drain_seconds: float = 0.0) -> None:
         """Take no new requests, give those that run `drain_seconds` to finish, abort the rest, end the thread.
 
         The prefix cache is saved where `kv_cache_save` is set; `closing_note` says why where it could not be.
         """
-        self._is_draining = True
+        self._thread.drain()
         deadline = time.monotonic() + drain_seconds
         while self.num_unfinished and self.is_alive and time.monotonic() < deadline:
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
-        with self._condition:
-            self._must_stop = True
-            self._condition.notify()
+        self._thread.stop()
         await asyncio.to_thread(self._thread.join)
 
     def trace_reader(self, request_ids: Collection[str] | None = None, *, from_start: bool = True) -> TraceReader:
@@ -379,147 +270,38 @@ class AsyncLLM:
         return self._engine.stats
 
     @property
+    def observer(self) -> Observer | None:
+        """Who is shown every delta."""
+        return self._thread.observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._thread.observer = observer
+
+    @property
+    def closing_note(self) -> str | None:
+        """Why the KV cache could not be saved."""
+        return self._thread.closing_note
+
+    @property
     def num_unfinished(self) -> int:
-        """Requests taken and not ended."""
-        return len(self._streams) + len(self._commands)
+        """Requests and jobs taken and not ended."""
+        return self._thread.num_unfinished
 
     @property
     def is_alive(self) -> bool:
         """Whether the engine's thread runs."""
-        return self._failure is None and self._thread.is_alive()
+        return self._thread.is_alive
+
+    @property
+    def failure(self) -> EngineDeadError | None:
+        """The error that ended the engine's thread, if one did."""
+        return self._thread.failure
 
     @property
     def is_ready(self) -> bool:
         """Whether new requests are taken."""
-        return self.is_alive and not self._is_draining
-
-    def _post(self, command: _Add) -> None:
-        with self._condition:
-            if self._failure is not None:
-                raise EngineDeadError(str(self._failure))
-            if self._is_draining or self._must_stop:
-                raise ShuttingDownError()
-            self._commands.append(command)
-            self._condition.notify()
-
-    # The engine's thread
-
-    def _run(self) -> None:
-        engine = self._engine
-        try:
-            while True:
-                with self._condition:
-                    while not (self._commands or self._must_stop or engine.has_unfinished_requests()):
-                        self._condition.wait()
-                    self._in_hand.extend(self._commands)
-                    self._commands.clear()
-                    must_stop = self._must_stop
-                while self._in_hand:
-                    self._carry_out(self._in_hand[0], must_stop)
-                    self._in_hand.popleft()
-                if must_stop:
-                    self._abort(tuple(self._streams))
-                elif engine.has_unfinished_requests():
-                    with self._turns:
-                        outputs = engine.step()
-                    for output in outputs:
-                        self._put(output)
-                self._flush()
-                if must_stop:
-                    self._save_kv_cache()
-                    return
-        except BaseException as error:
-            self._die(error)
-
-    def _save_kv_cache(self) -> None:
-        try:
-            self._engine.save_kv_cache()
-        except KVCacheFileError as error:
-            self.closing_note = str(error)
-
-    def _carry_out(self, command: _Add | _Abort, must_stop: bool) -> None:
-        if isinstance(command, _Abort):
-            self._abort(command.request_ids)
-            return
-        added: list[str] = []
-        try:
-            if must_stop:
-                raise ShuttingDownError()
-            self._check_room(sum(one.n for one in command.params))
-            for name, prompt, params in zip(command.stream.request_ids, command.prompts, command.params, strict=True):
-                if command.is_prefill:
-                    self._engine.add_prefill(name, prompt.token_ids, **command.options)
-                else:
-                    self._engine.add_request(
-                        name,
-                        prompt.token_ids,
-                        params,
-                        prompt_text=prompt.text,
-                        overflow=prompt.overflow,
-                        template=prompt.template,
-                        **command.options,
-                    )
-                added.append(name)
-        except Exception as error:
-            for name in added:
-                self._engine.abort(name)
-            self._send(command.stream, error)
-            return
-        self._streams.update(dict.fromkeys(added, weakref.ref(command.stream)))
-        self._send(command.stream, None)
-
-    def _check_room(self, num_new: int) -> None:
-        stats = self._engine.stats
-        if stats.num_waiting + stats.num_running + num_new > self.max_sequences:
-            raise QueueFullError(stats.num_waiting, stats.num_running)
-
-    def _abort(self, request_ids: tuple[str, ...]) -> None:
-        for request_id in request_ids:
-            output = self._engine.abort(request_id)
-            if output is not None:
-                self._put(output)
-
-    def _put(self, output: RequestOutput) -> None:
-        is_internal = output.is_prefill or output.request_id in self._internal
-        if self.observer is not None and not is_internal:
-            self.observer(output)
-        known = self._streams.get(output.request_id)
-        stream = known() if known is not None else None
-        if output.finished:
-            self._streams.pop(output.request_id, None)
-            self._internal.discard(output.request_id)
-        if stream is not None:
-            self._send(stream, output)
-
-    def _send(self, stream: DeltaStream, item: RequestOutput | BaseException | None) -> None:
-        self._outbox.setdefault(stream.loop, []).append((stream, item))
-
-    def _flush(self) -> None:
-        """Hand what has come together to the event loops; a loop that is closed has nobody left who waits."""
-        if not self._outbox:
-            return
-        outbox, self._outbox = self._outbox, {}
-        for loop, items in outbox.items():
-            try:
-                loop.call_soon_threadsafe(_receive_all, items)
-            except RuntimeError:
-                gone = (stream for stream, _ in items)
-                self._abort(tuple(name for stream in gone for name in stream.request_ids if name in self._streams))
-
-    def _die(self, error: BaseException) -> None:
-        """Tell everyone who waits; nothing is taken from now on."""
-        failure = EngineDeadError(f"the engine has stopped after an error: {type(error).__name__}: {error}")
-        failure.__cause__ = error
-        with self._condition:
-            self._failure = failure
-            commands = [*self._in_hand, *self._commands]
-            self._commands.clear()
-        streams = {stream for known in self._streams.values() if (stream := known()) is not None}
-        streams |= {command.stream for command in commands if isinstance(command, _Add)}
-        self._streams.clear()
-        for stream in streams:
-            self._send(stream, EngineDeadError(str(failure)))
-        self._flush()
+        return self._thread.is_ready
 
 
 def _advance(fitting: Fitting, scores: list[list[float]] | None) -> tuple[list[list[int]], FittedPrompt | None]:
@@ -528,8 +310,3 @@ def _advance(fitting: Fitting, scores: list[list[float]] | None) -> tuple[list[l
         return next(fitting) if scores is None else fitting.send(scores), None
     except StopIteration as done:
         return [], done.value
-
-
-def _receive_all(items: Sequence[tuple[DeltaStream, RequestOutput | BaseException | None]]) -> None:
-    for stream, item in items:
-        stream.receive(item)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,7 +12,7 @@ from pellucid.beam_search_params import BeamSearchOutput, BeamSearchParams
 from pellucid.config import DEFAULT_MODEL, EngineArgs, ModelConfig, engine_arg_names
 from pellucid.engine.beam_search import beam_search
 from pellucid.engine.embedding import embed
-from pellucid.engine.interrupt import interrupt_after_step
+from pellucid.engine.engine_stats import EngineStats
 from pellucid.engine.llm_arguments import (
     Message,
     Prompt,
@@ -27,12 +24,13 @@ from pellucid.engine.llm_arguments import (
     listed_params,
     listed_prompts,
 )
-from pellucid.engine.llm_engine import EngineStats, LLMEngine
+from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.model_runner import Model
-from pellucid.engine.output_processor import add_delta, prefill_output
 from pellucid.engine.overflow import SCORING, FittedPrompt, Fitting, given_logprobs
-from pellucid.engine.progress import Progress, ProgressBar
+from pellucid.engine.progress import Progress
 from pellucid.engine.prompts import chat_fitting, prompt_fitting
+from pellucid.engine.request_stream import RequestStream
+from pellucid.engine.shared_engine import SharedEngine
 from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import PrefillOutput, RequestOutput
 from pellucid.pooling_params import EmbeddingOutput, PoolingParams
@@ -81,27 +79,18 @@ class LLM:
         return cls.from_engine(LLMEngine(model, tokenizer, args))
 
     def _attach(self, engine: LLMEngine) -> None:
-        self._engine: LLMEngine | None = engine
+        self._shared = SharedEngine(engine)
         if engine.saved_cache is not None and engine.saved_cache.note is not None:
             warnings.warn(engine.saved_cache.note, RuntimeWarning, stacklevel=4)
         self.tokenizer: Any = engine.tokenizer
         self.config: ModelConfig = engine.config
         self.args: EngineArgs = engine.args
         self.max_model_len: int = engine.max_model_len
-        self._inboxes: dict[str, deque[RequestOutput]] = {}
-        self._num_requests = 0
-        self._lock = threading.Lock()
-        self._holder: int | None = None
-        """The thread that has the engine now."""
-        self._dropped: deque[str] = deque()
-        """Requests whose streams were dropped while the engine was busy."""
 
     @property
     def engine(self) -> LLMEngine:
         """The engine underneath. Raises `PellucidError` after `close`."""
-        if self._engine is None:
-            raise PellucidError("this LLM is closed: make a new one")
-        return self._engine
+        return self._shared.engine
 
     @property
     def stats(self) -> EngineStats:
@@ -132,7 +121,7 @@ class LLM:
         params = listed_params(sampling_params, len(listed))
         fitted = [self._fitted_prompt(prompt, one, cache_salt) for prompt, one in zip(listed, params, strict=True)]
         request_options = RequestOptions(cache_salt, logits_processors, trace_level)
-        return self._run(fitted, params, arrival_time, progress, request_options)
+        return self._shared.run(fitted, params, arrival_time, progress, request_options)
 
     def chat(
         self,
@@ -168,7 +157,7 @@ class LLM:
             for conversation, one in zip(conversations, params, strict=True)
         ]
         request_options = RequestOptions(cache_salt, logits_processors, trace_level, self._template(chat_template))
-        return self._run(fitted, params, arrival_time, progress, request_options)
+        return self._shared.run(fitted, params, arrival_time, progress, request_options)
 
     def stream(
         self,
@@ -201,8 +190,8 @@ class LLM:
             fitted = self._fitted_chat(prompt, chat, params, cache_salt)
         else:
             fitted = self._fitted_prompt(prompt, params, cache_salt)
-        stream = RequestStream(self)
-        self._submit(
+        stream = RequestStream(self._shared)
+        self._shared.submit(
             fitted,
             params,
             arrival_time,
@@ -234,7 +223,7 @@ class LLM:
         for ids in encoded_prompts(
             prompts, self.tokenizer, self.config.vocab_size, self.max_model_len, params.max_tokens
         ):
-            with self._alone() as engine:
+            with self._shared.alone() as engine:
                 outputs.append(beam_search(engine, ids, params))
         return outputs
 
@@ -252,20 +241,7 @@ class LLM:
             ids = self._fitted_chat(prompt, template_options, params, cache_salt).token_ids
         else:
             ids = self._fitted_prompt(prompt, params, cache_salt).token_ids
-        if len(ids) < self.args.block_size:
-            return PrefillOutput(len(ids), 0, 0)
-        inbox: deque[RequestOutput] = deque()
-        name = ""
-        try:
-            with self._alone() as engine:
-                name = self._free_name()
-                engine.add_prefill(name, ids, cache_salt=cache_salt)
-                self._inboxes[name] = inbox
-            while not inbox:
-                self._step()
-        finally:
-            self._abort_all([name])
-        return prefill_output(len(ids), inbox[0])
+        return self._shared.prefill(ids, cache_salt)
 
     def embed(
         self, prompts: Prompt | Sequence[Prompt], pooling_params: PoolingParams | None = None
@@ -276,31 +252,26 @@ class LLM:
         is cut off silently.
         """
         ids = encoded_prompts(prompts, self.tokenizer, self.config.vocab_size, self.max_model_len, 0)
-        with self._alone() as engine:
+        with self._shared.alone() as engine:
             return embed(engine, ids, pooling_params or PoolingParams())
 
     def abort(self, request_id: str) -> None:
         """End a request; its stream gives one last output with finish_reason "abort". Unknown ids are no error."""
-        if self._engine is not None:
-            with self._alone():
-                self._abort(request_id)
+        self._shared.abort(request_id)
 
     def close(self) -> None:
         """Abort what runs, save the prefix cache where `kv_cache_save` is set, let go of the model and the KV cache.
 
         Raises `KVCacheFileError` where it cannot be saved; the LLM is closed then too.
         """
-        self._abort_all(self._inboxes)
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.save_kv_cache()
+        self._shared.close()
 
     def save_kv_cache(self) -> int | None:
         """Write the prefix cache to the file of `kv_cache_save` now; gives back the number of blocks.
 
         None without such a file. Raises `KVCacheFileError` where it cannot be written.
         """
-        with self._alone() as engine:
+        with self._shared.alone() as engine:
             return engine.save_kv_cache()
 
     def __reduce__(self) -> NoReturn:
@@ -332,183 +303,8 @@ class LLM:
             while True:
                 prompts = [FittedPrompt(ids) for ids in windows]
                 params = [SCORING] * len(windows)
-                outputs = self._run(prompts, params, time.monotonic(), False, RequestOptions(cache_salt))
+                outputs = self._shared.run(prompts, params, time.monotonic(), False, RequestOptions(cache_salt))
                 windows = fitting.send([given_logprobs(output) for output in outputs])
         except StopIteration as done:
             fitted: FittedPrompt = done.value
             return fitted
-
-    @contextmanager
-    def _alone(self) -> Iterator[LLMEngine]:
-        """The engine, for one thread at a time; Ctrl-C waits until it is left again."""
-        if self._holder == threading.get_ident():
-            raise PellucidError("an LLM cannot be used from inside its own step, as by a logits processor")
-        self.engine.check_process()
-        with interrupt_after_step(), self._lock:
-            self._holder = threading.get_ident()
-            try:
-                self._abort_dropped()
-                yield self.engine
-            finally:
-                self._holder = None
-
-    def _abort(self, request_id: str) -> None:
-        inbox = self._inboxes.pop(request_id, None)
-        output = None if self._engine is None else self._engine.abort(request_id)
-        if output is not None and inbox is not None:
-            inbox.append(output)
-
-    def _abort_all(self, request_ids: Iterable[str]) -> None:
-        """Abort those that are not finished, in one piece: a Ctrl-C between two would leave the others behind."""
-        left = [request_id for request_id in request_ids if request_id in self._inboxes]
-        if left and self._engine is not None:
-            with self._alone():
-                for request_id in left:
-                    self._abort(request_id)
-
-    def _drop(self, request_id: str) -> None:
-        """Abort a request nobody waits for, now or when the engine is free: the garbage collector comes at any time."""
-        self._dropped.append(request_id)
-        if self._engine is not None and self._lock.acquire(blocking=False):
-            try:
-                with interrupt_after_step():
-                    self._abort_dropped()
-            finally:
-                self._lock.release()
-
-    def _abort_dropped(self) -> None:
-        while self._dropped:
-            self._abort(self._dropped.popleft())
-
-    def _submit(
-        self,
-        prompt: FittedPrompt,
-        params: SamplingParams,
-        arrival_time: float,
-        inbox: deque[RequestOutput],
-        queued: Callable[[str], None],
-        options: RequestOptions,
-        request_id: str | None = None,
-    ) -> None:
-        """Queue a request; `queued` is told its name before a Ctrl-C can come between."""
-        with self._alone() as engine:
-            name = self._free_name() if request_id is None else request_id
-            engine.add_request(
-                name,
-                prompt.token_ids,
-                params,
-                prompt_text=prompt.text,
-                overflow=prompt.overflow,
-                arrival_time=arrival_time,
-                cache_salt=options.cache_salt,
-                logits_processors=options.logits_processors,
-                trace_level=options.trace_level,
-                template=options.template,
-            )
-            self._inboxes[name] = inbox
-            queued(name)
-
-    def _free_name(self) -> str:
-        while True:
-            name = f"request-{self._num_requests}"
-            self._num_requests += 1
-            if name not in self._inboxes:
-                return name
-
-    def _run(
-        self,
-        prompts: Sequence[FittedPrompt],
-        params: Sequence[SamplingParams],
-        arrival_time: float,
-        progress: bool | Progress,
-        options: RequestOptions,
-    ) -> list[RequestOutput]:
-        """Queue all prompts, step until all are finished; whatever goes wrong, none of them stays behind."""
-        inbox: deque[RequestOutput] = deque()
-        totals: dict[str, RequestOutput | None] = {}
-        num_finished = 0
-        try:
-            for prompt, one in zip(prompts, params, strict=True):
-                self._submit(
-                    prompt,
-                    one,
-                    arrival_time,
-                    inbox,
-                    lambda name: totals.update({name: None}),
-                    options,
-                )
-            with ProgressBar(progress, len(prompts)) as show:
-                while num_finished < len(prompts):
-                    if not inbox:
-                        self._step()
-                    while inbox:
-                        delta = inbox.popleft()
-                        totals[delta.request_id] = add_delta(totals[delta.request_id], delta)
-                        num_finished += delta.finished
-                        if delta.finished:
-                            show(num_finished, len(prompts))
-        finally:
-            self._abort_all(totals)
-        return [total for total in totals.values() if total is not None]
-
-    def _step(self) -> None:
-        """One engine step; every delta goes to the one who waits for it."""
-        with self._alone() as engine:
-            for output in engine.step():
-                inbox = self._inboxes.get(output.request_id)
-                if inbox is not None:
-                    inbox.append(output)
-                if output.finished:
-                    self._inboxes.pop(output.request_id, None)
-
-
-class RequestStream(Iterator[RequestOutput]):
-    """The deltas of one request; an iterator that can be closed, and closes itself when dropped."""
-
-    def __init__(self, llm: LLM) -> None:
-        self.request_id = ""
-        self.inbox: deque[RequestOutput] = deque()
-        """Deltas that are not read yet."""
-        self._llm = llm
-        self._is_done = True
-
-    def queued(self, request_id: str) -> None:
-        """The request is in the engine now."""
-        self.request_id = request_id
-        self._is_done = False
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> RequestOutput:
-        try:
-            while not self.inbox and not self._is_done:
-                self._llm._step()
-        except BaseException:
-            self.close()
-            raise
-        if not self.inbox:
-            raise StopIteration
-        delta = self.inbox.popleft()
-        self._is_done = self._is_done or delta.finished
-        return delta
-
-    def close(self) -> None:
-        """Abort the request if it is not finished; no further deltas come."""
-        if not self._is_done:
-            self._is_done = True
-            self._llm.abort(self.request_id)
-        self.inbox.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if not self._is_done:
-            self._is_done = True
-            self._llm._drop(self.request_id)

@@ -6,90 +6,33 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pellucid.config import EngineArgs
-from pellucid.engine.model_runner import Model, ModelRunner, StepResult
-from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike, add_completion
-from pellucid.engine.overflow import truncated_prompt
-from pellucid.engine.scheduler import ScheduledRequest, Scheduler, SchedulerOutput, load_of
-from pellucid.engine.speculation.drafts import num_right
-from pellucid.engine.speculation.speculator import Speculator, make_speculator
+from pellucid.engine.engine_stats import EngineStats
+from pellucid.engine.intake import Intake, NewRequest
+from pellucid.engine.model_runner import Model, ModelRunner
+from pellucid.engine.output_processor import Answer, RequestState, TokenizerLike
+from pellucid.engine.postprocessor import Postprocessor
+from pellucid.engine.scheduler import Scheduler, SchedulerOutput, load_of
+from pellucid.engine.speculation.speculator import make_speculator
 from pellucid.engine.step_pace import StepPace, pair_ratio
-from pellucid.engine.validation import (
-    check_params,
-    check_text_length,
-    checked_client,
-    checked_priority,
-    checked_processors,
-    checked_prompt,
-    checked_salt,
-    checked_trace_level,
-)
+from pellucid.engine.validation import checked_trace_level
 from pellucid.errors import InvalidParameterError, PellucidError, shown
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.sizing import beyond_training, resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage
-from pellucid.outputs import CompletionOutput, Overflow, RequestOutput
-from pellucid.request import LogitsProcessor, Request
-from pellucid.sampling.constraints.compiler import CompiledGrammar, GrammarCompiler
-from pellucid.sampling.sampler import SampledToken
-from pellucid.sampling_params import MAX_SEED, SamplingParams
+from pellucid.outputs import Overflow, RequestOutput
+from pellucid.request import LogitsProcessor
+from pellucid.sampling.constraints.compiler import GrammarCompiler
+from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from typing import Self
 
     from pellucid.engine.saved_cache import SavedCache
     from pellucid.engine.tracing.tracer import EngineTracer
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """The engine at one moment; counts are since it was made."""
-
-    num_steps: int
-    """Forward passes."""
-    num_tokens_computed: int
-    """Rows of all steps: prompt and output tokens, recomputed ones again."""
-    num_output_tokens: int
-    """Tokens drawn."""
-    num_preemptions: int
-    """How often a sequence gave up its blocks to be computed again."""
-    num_waiting: int
-    """Sequences that wait; a request with n answers is n sequences."""
-    num_running: int
-    """Sequences that take part in steps."""
-    kv_blocks_used: int
-    """Blocks that unfinished requests hold."""
-    kv_blocks_cached: int
-    """Further blocks, kept for prompts to come; they are given up when the free ones run out."""
-    kv_blocks_touched: int
-    """Blocks ever used: what the KV cache costs in memory now."""
-    kv_blocks_total: int
-    """Blocks of the pool."""
-    prefix_cache_queried_tokens: int
-    """Prompt tokens that were looked up in the prefix cache …"""
-    prefix_cache_hit_tokens: int
-    """… and those found there, which were not computed."""
-    prefix_cache_evicted_blocks: int
-    """Cached blocks given up so far because others needed the room."""
-    spec_draft_tokens: int = 0
-    """Guesses at tokens that were verified …"""
-    spec_accepted_tokens: int = 0
-    """… and those that came true."""
-
-    @property
-    def prefix_cache_hit_rate(self) -> float | None:
-        """Share of the prompt tokens looked up that were found; None before the first."""
-        queried = self.prefix_cache_queried_tokens
-        return self.prefix_cache_hit_tokens / queried if queried else None
-
-    @property
-    def spec_acceptance_rate(self) -> float | None:
-        """Share of the verified guesses that came true; None before the first."""
-        return self.spec_accepted_tokens / self.spec_draft_tokens if self.spec_draft_tokens else None
 
 
 class LLMEngine:
@@ -142,24 +85,14 @@ class LLMEngine:
             threads=args.threads,
             precision=args.precision,
         )
-        self.grammars = GrammarCompiler(tokenizer, config.vocab_size)
-        """For structured_outputs; its `compile` may be called from any thread."""
         self.speculator = make_speculator(args, model, draft_model, num_blocks, self.max_model_len)
+        self._intake = Intake(args, tokenizer, config.vocab_size, self.max_model_len)
+        self._postprocessor = Postprocessor(self.scheduler, self.runner, self.storage, self.speculator)
         self._tracer: EngineTracer | None = None
         self._tracer_lock = threading.Lock()
         self._tracing: EngineTracer | None = None
         """The tracer, while a traced request is not finished."""
         self._process = os.getpid()
-        self._states: dict[str, RequestState] = {}
-        self._num_requests = 0
-        self._num_sequences = 0
-        self._num_steps = 0
-        self._num_tokens_computed = 0
-        self._num_output_tokens = 0
-        self._num_draft_tokens = 0
-        self._num_accepted_tokens = 0
-        self._unsent: dict[str, RequestOutput] = {}
-        """Deltas of the step that runs; those of a step that failed half-way go out with the next one's."""
         self.saved_cache: SavedCache | None = None
         """The file in which the prefix cache outlives the process."""
         if args.kv_cache_save is not None:
@@ -206,30 +139,23 @@ class LLMEngine:
         params = SamplingParams() if params is None else params
         self._check_request_id(request_id)
         arrival_time = time.monotonic() if arrival_time is None else arrival_time
-        text = prompt if isinstance(prompt, str) else prompt_text
-        if isinstance(prompt, str):
-            if params.overflow == "error":
-                check_text_length(self.tokenizer, prompt, self.max_model_len)
-            prompt = self.tokenizer.encode(prompt)
-        ids = checked_prompt(prompt, self.config.vocab_size)
-        if isinstance(params, SamplingParams) and params.overflow != "error" and overflow is None:
-            fitted = truncated_prompt(ids, text, params, self.tokenizer, self.max_model_len)
-            ids, text, overflow = list(fitted.token_ids), fitted.text, fitted.overflow
-        check_params(params, len(ids), self.config.vocab_size, self.max_model_len)
-        salt, processors = checked_salt(cache_salt), checked_processors(logits_processors)
-        client, trace_level = checked_client(client), checked_trace_level(trace_level)
-        grammar = None if params.structured_outputs is None else self.grammars.compile(params.structured_outputs)
-        requests = self._sequences(
-            request_id, ids, params, checked_priority(priority), salt, client, processors, grammar
+        trace_level = checked_trace_level(trace_level)
+        new = self._intake.request(
+            request_id,
+            prompt,
+            params,
+            prompt_text=prompt_text,
+            priority=priority,
+            cache_salt=cache_salt,
+            client=client,
+            logits_processors=logits_processors,
+            overflow=overflow,
         )
+        answers: Sequence[Answer] | None = None
         if trace_level:
-            answers = self.tracer.begin(requests, text, template, arrival_time, trace_level)
+            answers = self.tracer.begin(new.sequences, new.text, template, arrival_time, trace_level)
             self._tracing = self.tracer
-        else:
-            answers = [Answer(request, self.tokenizer) for request in requests]
-        self._states[request_id] = RequestState(text, answers, arrival_time, self.tokenizer, overflow)
-        for request in requests:
-            self.scheduler.add(request)
+        self._queue(request_id, new, arrival_time, answers)
 
     def add_prefill(self, request_id: str, token_ids: Sequence[int], *, cache_salt: str = "", client: str = "") -> None:
         """Queue a prompt that only fills the prefix cache, in whole blocks, after everything that is to be answered.
@@ -238,29 +164,25 @@ class LLMEngine:
         `InvalidParameterError`, also for a prompt shorter than a block, or without a prefix cache.
         """
         self._check_request_id(request_id)
-        if not self.args.enable_prefix_caching:
-            raise InvalidParameterError("enable_prefix_caching", "prefill needs enable_prefix_caching, which is off")
-        ids = checked_prompt(token_ids, self.config.vocab_size)
-        params = SamplingParams(max_tokens=1)
-        check_params(params, len(ids), self.config.vocab_size, self.max_model_len)
-        whole = len(ids) - len(ids) % self.kv.block_size
-        if whole == 0:
-            raise InvalidParameterError(
-                "prompt", f"prompt has {len(ids)} tokens, but the cache holds whole blocks of {self.kv.block_size}"
-            )
-        salt, client = checked_salt(cache_salt), checked_client(client)
-        [request] = self._sequences(request_id, ids[:whole], params, 0, salt, client, (), None)
-        request.prefill_only = True
-        answers = [Answer(request, self.tokenizer)]
-        self._states[request_id] = RequestState(None, answers, time.monotonic(), self.tokenizer)
-        self.scheduler.add(request)
+        new = self._intake.prefill(request_id, token_ids, cache_salt=cache_salt, client=client)
+        self._queue(request_id, new, time.monotonic())
+
+    def _queue(
+        self, request_id: str, new: NewRequest, arrival_time: float, answers: Sequence[Answer] | None = None
+    ) -> None:
+        """`answers` are those of a traced request."""
+        reading = [Answer(one, self.tokenizer) for one in new.sequences] if answers is None else list(answers)
+        state = RequestState(new.text, reading, arrival_time, self.tokenizer, new.overflow)
+        self._postprocessor.states[request_id] = state
+        for request in new.sequences:
+            self.scheduler.add(request)
 
     def _check_request_id(self, request_id: Any) -> None:
         if not isinstance(request_id, str) or not request_id:
             raise InvalidParameterError(
                 "request_id", f"request_id is {shown(request_id)}, but must be a non-empty string"
             )
-        if request_id in self._states:
+        if request_id in self._postprocessor.states:
             raise InvalidParameterError(
                 "request_id", f"request_id {shown(request_id)} is in use by a request that is not finished"
             )
@@ -271,6 +193,11 @@ class LLMEngine:
         Raises `KVCacheFileError` where it cannot be written. Takes as long as the disk does; no step may run.
         """
         return None if self.saved_cache is None else self.saved_cache.save()
+
+    @property
+    def grammars(self) -> GrammarCompiler:
+        """For structured_outputs; its `compile` may be called from any thread."""
+        return self._intake.grammars
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has anything to do."""
@@ -288,15 +215,14 @@ class LLMEngine:
         if self._tracing is None:
             self._run(self._schedule())
         else:
-            self._tracing.step(self._num_steps, self._schedule, self._run)
-        outputs, self._unsent = list(self._unsent.values()), {}
-        return outputs
+            self._tracing.step(self._postprocessor.num_steps, self._schedule, self._run)
+        return self._postprocessor.take_outputs()
 
     def _schedule(self) -> SchedulerOutput:
         step = self.scheduler.schedule()
-        if not step.scheduled and self.has_unfinished_requests():
+        if not step.scheduled and self.has_unfinished_requests() and not self.scheduler.is_shared:
             raise AssertionError("requests wait, but the scheduler found nothing to compute")
-        self._note_admitted(step.admitted)
+        self._postprocessor.note_admitted(step.admitted)
         return step
 
     def _run(self, step: SchedulerOutput) -> None:
@@ -304,7 +230,9 @@ class LLMEngine:
         if self.speculator is not None:
             self.speculator.plan(step, self.scheduler)
         results = self.runner.execute(step)
-        self._postprocess(results)
+        if not step.scheduled:
+            return
+        self._postprocessor.take(results)
         self.scheduler.pace.observe(load_of(step.scheduled), time.perf_counter_ns() - began)
         if self.speculator is not None:
             self.speculator.note_seconds(step, self.runner.seconds)
@@ -314,15 +242,11 @@ class LLMEngine:
 
         Gives back its last delta (text held back, finish_reason "abort"), or None when no such request is unfinished.
         """
-        state = self._states.get(request_id)
-        if state is None:
+        if not self._postprocessor.abort(request_id):
             return None
-        for answer in state.answers:
-            if not answer.finished:
-                self._emit(state, answer, answer.end("abort"))
         if self._tracing is not None:
             self._tracing.settle()
-        return self._unsent.pop(request_id)
+        return self._postprocessor.take_output_of(request_id)
 
     @property
     def tracer(self) -> EngineTracer:
@@ -340,11 +264,11 @@ class LLMEngine:
     @property
     def stats(self) -> EngineStats:
         """Queues, KV blocks and counters now."""
-        pool = self.kv.pool
+        pool, done = self.kv.pool, self._postprocessor
         return EngineStats(
-            num_steps=self._num_steps,
-            num_tokens_computed=self._num_tokens_computed,
-            num_output_tokens=self._num_output_tokens,
+            num_steps=done.num_steps,
+            num_tokens_computed=done.num_tokens_computed,
+            num_output_tokens=done.num_output_tokens,
             num_preemptions=self.scheduler.num_preemptions,
             num_waiting=len(self.scheduler.waiting),
             num_running=len(self.scheduler.running),
@@ -355,8 +279,8 @@ class LLMEngine:
             prefix_cache_queried_tokens=self.scheduler.num_queried_tokens,
             prefix_cache_hit_tokens=self.scheduler.num_hit_tokens,
             prefix_cache_evicted_blocks=self.kv.cache.num_evicted,
-            spec_draft_tokens=self._num_draft_tokens,
-            spec_accepted_tokens=self._num_accepted_tokens,
+            spec_draft_tokens=done.num_draft_tokens,
+            spec_accepted_tokens=done.num_accepted_tokens,
         )
 
     def check_integrity(self) -> None:
@@ -367,144 +291,13 @@ class LLMEngine:
         self.kv.check_integrity()
         if self.has_unfinished_requests():
             return
-        if self._states:
-            raise AssertionError(f"no sequence is queued, but requests {sorted(self._states)} are not finished")
+        if self._postprocessor.states:
+            raise AssertionError(
+                f"no sequence is queued, but requests {sorted(self._postprocessor.states)} are not finished"
+            )
         if self.kv.num_available != self.kv.pool.num_blocks:
             raise AssertionError(f"the engine is idle, but {self.stats.kv_blocks_used} KV blocks are in use")
         if len(self.kv.cache) and not self.args.enable_prefix_caching:
             raise AssertionError(f"the prefix cache is off, but {len(self.kv.cache)} blocks are left in it")
         if not self.runner.held_keys <= set(self.scheduler.released):
             raise AssertionError(f"the engine is idle, but the runner has rows of {self.runner.held_keys}")
-
-    def _sequences(
-        self,
-        request_id: str,
-        ids: list[int],
-        params: SamplingParams,
-        priority: int,
-        cache_salt: str,
-        client: str,
-        processors: tuple[LogitsProcessor, ...],
-        grammar: CompiledGrammar | None,
-    ) -> list[Request]:
-        seed = params.seed if params.seed is not None else self._next_seed()
-        eos_ids = frozenset() if params.ignore_eos else self.tokenizer.eos_ids
-        cache_key: tuple[str, ...] = ()
-        if self.args.enable_prefix_caching:
-            cache_key = (cache_salt, self.args.kv_cache_dtype, self.args.precision)
-        elif params.n > 1:
-            cache_key = (f"arrival {self._num_requests}",)
-        siblings: list[Request] = []
-        for sample_index in range(params.n):
-            self._num_sequences += 1
-            siblings.append(
-                Request(
-                    key=self._num_sequences,
-                    request_id=request_id,
-                    prompt_token_ids=ids,
-                    params=params,
-                    seed=seed,
-                    max_output_tokens=params.max_tokens or self.max_model_len - len(ids),
-                    end_token_ids=eos_ids | frozenset(params.stop_token_ids),
-                    sample_index=sample_index,
-                    arrival=self._num_requests,
-                    priority=priority,
-                    client=client,
-                    logits_processors=processors,
-                    constraint=None if grammar is None else grammar.start(),
-                    cache_key=cache_key,
-                    siblings=siblings,
-                )
-            )
-        self._num_requests += 1
-        return siblings
-
-    def _next_seed(self) -> int:
-        """A seed for a request without one: in order from the engine's own, else from the operating system."""
-        if self.args.seed is not None:
-            return (self.args.seed + self._num_requests) % (MAX_SEED + 1)
-        return int.from_bytes(os.urandom(8), "little") >> 1
-
-    def _note_admitted(self, admitted: list[Request]) -> None:
-        for request in admitted:
-            metrics = self._states[request.request_id].metrics
-            if metrics.first_scheduled_time is None:
-                metrics.first_scheduled_time = time.monotonic()
-
-    def _postprocess(self, results: list[StepResult]) -> None:
-        self._num_steps += bool(results)
-        for result in results:
-            request, entry = result.entry.request, result.entry
-            self._num_tokens_computed += entry.num_rows
-            if result.is_void:
-                if self.speculator is not None:
-                    self.speculator.learn(request, (), is_void=True)
-                continue
-            state = self._states[request.request_id]
-            answer = state.answers[request.sample_index]
-            if result.error is None and not entry.draws:
-                self.scheduler.mark_computed(entry)
-            if result.prompt_rows:
-                state.add_prompt_rows(request, result.prompt_rows)
-            if result.error is not None:
-                self._emit(state, answer, answer.end("error", result.error))
-            elif request.prefill_only and entry.end == request.num_tokens:
-                self._emit(state, answer, answer.end("length"))
-        for result, tokens in self.runner.draw(results):
-            self._take(result, tokens)
-
-    def _take(self, result: StepResult, tokens: Iterable[SampledToken]) -> None:
-        """Give an answer its next tokens, one after the other, until it ends or a draft is not the token drawn."""
-        request, entry = result.entry.request, result.entry
-        state = self._states[request.request_id]
-        answer = state.answers[request.sample_index]
-        drawn: list[int] = []
-        deltas: list[CompletionOutput] = []
-        try:
-            for sampled in tokens:
-                drawn.append(sampled.token_id)
-                state.note_token(request, time.monotonic())
-                deltas.append(answer.push(sampled))
-                if deltas[-1].finish_reason is not None:
-                    break
-        finally:  # what was drawn is told, even if an exception ends the step here
-            if deltas and result.error is None:
-                self.scheduler.mark_computed(entry, len(drawn) - 1)
-            if result.error is not None:
-                deltas.append(answer.end("error", result.error))
-            self._num_output_tokens += len(drawn)
-            if self.speculator is not None:
-                self._note_drafts(self.speculator, entry, state, drawn)
-            for delta in deltas:
-                self._emit(state, answer, delta)
-
-    def _note_drafts(
-        self, speculator: Speculator, entry: ScheduledRequest, state: RequestState, drawn: list[int]
-    ) -> None:
-        if entry.draft_token_ids:
-            accepted = num_right(entry.draft_token_ids, drawn)
-            self._num_draft_tokens += len(entry.draft_token_ids)
-            self._num_accepted_tokens += accepted
-            state.metrics.num_draft_tokens += len(entry.draft_token_ids)
-            state.metrics.num_accepted_tokens += accepted
-        speculator.learn(entry.request, drawn)
-
-    def _emit(self, state: RequestState, answer: Answer, completion: CompletionOutput) -> None:
-        """Put one answer's delta into its request's output; an answer that ended gives up its blocks."""
-        request = answer.request
-        output = self._unsent.get(request.request_id)
-        if output is None:
-            output = self._unsent[request.request_id] = state.output()
-        add_completion(output.outputs, completion)
-        if completion.finish_reason is not None:
-            freed = self.scheduler.finish(request, completion.finish_reason)
-            if completion.finish_reason == "error":
-                self.storage.clear(freed)
-            if self.speculator is not None:
-                self.speculator.forget(request.key)
-            state.metrics.num_preemptions += request.num_preemptions
-            state.num_unfinished -= 1
-            if state.num_unfinished == 0:
-                output.finished = True
-                del self._states[request.request_id]
-        output.prompt_logprobs = output.prompt_logprobs or state.take_prompt_logprobs()

@@ -156,6 +156,8 @@ class Scheduler:
         self.waiting: list[Request] = []
         """Sorted by `Request.order`: a preempted request is older than those that never ran, so it is at the head."""
         self.running: list[Request] = []
+        self.is_shared = False
+        """Whether others may hold blocks of the pool for a while (engine/jobs.py)."""
         self._fair = FairOrder()
         self.num_preemptions = 0
         self.num_queried_tokens = 0
@@ -400,9 +402,9 @@ class Scheduler:
 
         Each running request keeps the blocks for its own known ids and one more to grow into; without that,
         newcomers would be preempted as soon as they started. Cached blocks cost nothing where others use them too;
-        the rest can then no longer be evicted. When nothing runs, the request always fits.
+        the rest can then no longer be evicted. When nothing else uses the pool, the request always fits.
         """
-        if not self.running:
+        if not self.running and not self.is_shared:
             return True
         needed = self.kv.blocks_for(request.num_tokens) - len(cached) + self.kv.cache.num_unused(cached)
         for other in self.running:

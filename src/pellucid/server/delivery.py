@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from pellucid.engine.async_llm import DeltaStream
+from pellucid.engine.streams import DeltaStream
 from pellucid.errors import PellucidError
 from pellucid.outputs import RequestOutput
 from pellucid.server.answers import Answers, Json

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pellucid.engine.async_llm import DeltaStream
+from pellucid.engine.streams import DeltaStream
 from pellucid.errors import ShuttingDownError
 from pellucid.outputs import RequestMetrics
 from pellucid.sampling_params import SamplingParams

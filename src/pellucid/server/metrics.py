@@ -10,8 +10,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from pellucid.engine.async_llm import Observer
-from pellucid.engine.llm_engine import EngineStats
+from pellucid.engine.engine_stats import EngineStats
+from pellucid.engine.engine_thread import Observer
 from pellucid.outputs import RequestOutput
 from pellucid.server.models import Model, ModelPool
 

@@ -17,7 +17,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from pellucid.engine.async_llm import AsyncLLM, Observer
+from pellucid.engine.async_llm import AsyncLLM
+from pellucid.engine.engine_thread import Observer
 from pellucid.errors import PellucidError, ShuttingDownError
 from pellucid.server.api_errors import ApiError, api_error
 
