@@ -17,8 +17,8 @@ from pellucid.sampling_params import SamplingParams
 
 
 class PellucidEngine:
-    """The engine with its own defaults but for speculation, which is off: prompt lookup guesses greedy answers to random
-    prompts, which repeat themselves, and the figure would say nothing of the kernels.
+    """The engine with its own defaults but for speculation, which is off: prompt lookup guesses greedy answers to
+    random prompts, which repeat themselves, and the figure would say nothing of the kernels.
 
     `precision` is handed on where this version knows it.
     """
