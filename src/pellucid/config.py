@@ -209,6 +209,10 @@ class ModelConfig:
     """How the vectors of a text's tokens become the text's: the last one, their mean, or the first."""
     normalize_embeddings: bool = True
     """Whether the text's vector is divided by its length, where a request does not say."""
+    can_shorten_embeddings: bool = False
+    """Whether the first numbers of a text's vector are a vector themselves (Kusupati et al. 2022, Matryoshka) …"""
+    embedding_sizes: tuple[int, ...] = ()
+    """… and which counts of them the model was trained for; empty: any."""
     experts: ExpertsConfig | None = None
     latent: LatentConfig | None = None
     tie_word_embeddings: bool = True

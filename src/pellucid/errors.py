@@ -59,9 +59,17 @@ class ContextLengthExceededError(InvalidParameterError):
     def __init__(
         self, num_prompt_tokens: int, max_model_len: int, max_tokens: int | None = None, *, is_least: bool = False
     ) -> None:
-        """is_least: the prompt was not counted, but is known to have `num_prompt_tokens` or more."""
-        if max_tokens is None:
-            has = "has at least" if is_least else "has"
+        """max_tokens: None: one at least, 0: no answer is asked for.
+
+        is_least: the prompt was not counted, but is known to have `num_prompt_tokens` or more.
+        """
+        has = "has at least" if is_least else "has"
+        if max_tokens == 0:
+            message = (
+                f"prompt {has} {_tokens(num_prompt_tokens)}, but max_model_len is {max_model_len}: "
+                f"shorten it to {_tokens(max_model_len)} or fewer"
+            )
+        elif max_tokens is None:
             message = (
                 f"prompt {has} {_tokens(num_prompt_tokens)}, but max_model_len is {max_model_len} and at least "
                 f"one place is needed for the answer: shorten the prompt to {_tokens(max_model_len - 1)} or fewer"
@@ -71,7 +79,7 @@ class ContextLengthExceededError(InvalidParameterError):
                 f"prompt has {_tokens(num_prompt_tokens)} and max_tokens is {max_tokens}, together "
                 f"{num_prompt_tokens + max_tokens}, but max_model_len is {max_model_len}"
             )
-        super().__init__("prompt" if max_tokens is None else "max_tokens", message)
+        super().__init__("max_tokens" if max_tokens else "prompt", message)
         self.num_prompt_tokens = num_prompt_tokens
         self.max_model_len = max_model_len
         self.max_tokens = max_tokens

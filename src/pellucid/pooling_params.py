@@ -23,7 +23,8 @@ class PoolingParams:
     normalize: bool | None = None
     """Divide by the Euclidean length, so that a dot product is the cosine. None: as the model was made, else True."""
     dimensions: int | None = None
-    """Keep the first so many numbers, before they are normalised (Kusupati et al. 2022, Matryoshka); None: all."""
+    """Keep the first so many numbers, before they are normalised (Kusupati et al. 2022, Matryoshka); None: all. Refused
+    for a model that does not say it was trained for that (is_matryoshka, matryoshka_dimensions in config.json)."""
 
     def __post_init__(self) -> None:
         if self.pooling is not None and self.pooling not in POOLINGS:
@@ -37,6 +38,17 @@ class PoolingParams:
             raise InvalidParameterError(
                 "dimensions", f"dimensions is {shown(value)}, but must be a whole number of at least 1"
             )
+
+
+def checked_pooling_params(params: PoolingParams | None) -> PoolingParams:
+    """The params, or their defaults. Raises `InvalidParameterError` for what is something else."""
+    if params is None:
+        return PoolingParams()
+    if not isinstance(params, PoolingParams):
+        raise InvalidParameterError(
+            "pooling_params", f"pooling_params is a {type(params).__name__}, but must be PoolingParams"
+        )
+    return params
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -62,12 +63,23 @@ def test_the_bits_do_not_depend_on_what_shares_the_steps(model: Decoder) -> None
         np.testing.assert_array_equal(vector, embed(model, [ids], params, 512)[0])
 
 
-def test_dimensions_are_cut_before_the_length_is_made_one(model: Decoder) -> None:
-    whole = embed(model, TEXTS[:1], PoolingParams(normalize=False), 512)[0][:5]
-    short = embed(model, TEXTS[:1], PoolingParams(normalize=True, dimensions=5), 512)[0]
-    np.testing.assert_allclose(short, whole / np.linalg.norm(whole), rtol=1e-6)
-    with pytest.raises(InvalidParameterError, match="dimensions is 65, but the model's vectors have 64 numbers"):
-        embed(model, TEXTS, PoolingParams(dimensions=65), 512)
+def test_dimensions_are_cut_before_the_length_is_made_one(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = PoolingParams(normalize=True, dimensions=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "config", dataclasses.replace(model.config, can_shorten_embeddings=True))
+        whole = embed(model, TEXTS[:1], PoolingParams(normalize=False), 512)[0][:5]
+        short = embed(model, TEXTS[:1], params, 512)[0]
+        np.testing.assert_allclose(short, whole / np.linalg.norm(whole), rtol=1e-6)
+        with pytest.raises(InvalidParameterError, match="dimensions is 65, but the model's vectors have 64 numbers"):
+            embed(model, TEXTS, PoolingParams(dimensions=65), 512)
+        sizes = dataclasses.replace(model.config, embedding_sizes=(8, 32))
+        patch.setattr(model, "config", sizes)
+        assert len(embed(model, TEXTS[:1], PoolingParams(dimensions=8), 512)[0]) == 8
+        with pytest.raises(InvalidParameterError, match="dimensions is 5, but must be one of 8, 32, 64"):
+            embed(model, TEXTS, params, 512)
+    assert len(embed(model, TEXTS[:1], PoolingParams(dimensions=64), 512)[0]) == 64
+    with pytest.raises(InvalidParameterError, match=r"does not say that its vectors of 64 numbers can be shortened"):
+        embed(model, TEXTS, params, 512)
 
 
 def test_a_text_without_room_is_refused_and_nothing_is_kept(model: Decoder) -> None:
@@ -76,6 +88,46 @@ def test_a_text_without_room_is_refused_and_nothing_is_kept(model: Decoder) -> N
     with pytest.raises(InvalidParameterError, match="a text of 40 tokens finds no room in the KV cache"):
         embedder.embed(TEXTS[:2], PoolingParams())
     assert kv.num_available == 2
+
+
+def test_jobs_share_steps_in_turn_and_blocks_come_back_when_they_are_needed(model: Decoder) -> None:
+    """The texts of two jobs; between the steps somebody takes nearly all blocks, again and again."""
+    kv = KVCacheManager(BLOCKS)
+    embedder = kv.borrower = Embedder(model, storage_of(model), kv, max_num_batched_tokens=512)
+    jobs = [embedder.add(TEXTS, PoolingParams()), embedder.add(TEXTS[::-1], PoolingParams(pooling="mean"))]
+    found: dict[tuple[int, int], np.ndarray] = {}
+    num_taken = 0
+    for step in range(200):
+        for one in embedder.step(9)[0]:
+            assert isinstance(one.vector, np.ndarray)
+            found[jobs.index(one.job), one.index] = one.vector
+        kv.check_integrity()
+        assert kv.num_available == BLOCKS, "what is borrowed counts as available"
+        if step in (1, 4, 5):
+            num_taken += embedder.num_blocks > 0
+            assert kv.grow(7, (BLOCKS - 1) * 16)
+            assert embedder.num_blocks <= 1
+            kv.free(7)
+        if not embedder.has_work:
+            break
+    assert num_taken
+    assert kv.num_unused == BLOCKS
+    for place, (texts, pooling) in enumerate([(TEXTS, "last"), (TEXTS[::-1], "mean")]):
+        alone = embed(model, texts, PoolingParams(pooling=pooling), 512)  # type: ignore[arg-type]
+        for index, vector in enumerate(alone):
+            np.testing.assert_array_equal(found[place, index], vector)
+
+
+def test_a_dropped_job_is_forgotten(model: Decoder) -> None:
+    kv = KVCacheManager(BLOCKS)
+    embedder = Embedder(model, storage_of(model), kv, max_num_batched_tokens=512)
+    gone, stays = embedder.add(TEXTS, PoolingParams()), embedder.add(TEXTS[:1], PoolingParams())
+    embedder.step(5)
+    embedder.drop(gone)
+    done, _ = embedder.step(512)
+    assert [one.job for one in done] == [stays] or stays.num_left == 0
+    assert not embedder.has_work
+    assert kv.num_unused == BLOCKS
 
 
 def test_a_batch_of_parts_is_what_the_arrays_say() -> None:

@@ -221,7 +221,23 @@ FAMILIES: tuple[SmallModel, ...] = (
         _LATENT | {"n_shared_experts": 1, "q_lora_rank": 24} | _rope("yarn", **_YARN, mscale=1.0, mscale_all_dim=1.0),
     ),
 )
-BY_NAME = {model.name: model for model in FAMILIES}
+ENCODERS: tuple[SmallModel, ...] = (
+    SmallModel(
+        "bert",
+        "BertModel",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 64,
+            "type_vocab_size": 2,
+        },
+    ),
+)
+"""Compared by their hidden states: they have no logits."""
+BY_NAME = {model.name: model for model in (*FAMILIES, *ENCODERS)}
 
 
 def weights_of(model: SmallModel, shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:

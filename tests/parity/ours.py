@@ -49,6 +49,11 @@ def logits(model: Decoder, token_ids: list[int], cuts: list[int] | None = None) 
     )
 
 
+def hidden(model: Decoder, token_ids: list[int]) -> np.ndarray:
+    """[T, hidden_size] of the whole text at once."""
+    return np.asarray(model.forward(batch(token_ids, 0), storage(model)).hidden).copy()
+
+
 def one_by_one(token_ids: list[int]) -> list[int]:
     """Cuts that leave one token to a step."""
     return list(range(1, len(token_ids)))

@@ -36,6 +36,14 @@ def outside_logits(folder: str | Path, token_ids: list[int]) -> np.ndarray:
         return np.asarray(load_outside(folder)(torch.tensor([token_ids])).logits[0].numpy())
 
 
+def outside_hidden(folder: str | Path, token_ids: list[int]) -> np.ndarray:
+    """[T, hidden_size] of an encoder."""
+    import torch
+
+    with torch.no_grad():
+        return np.asarray(load_outside(folder)(torch.tensor([token_ids])).last_hidden_state[0].numpy())
+
+
 def describe(model: SmallModel) -> dict[str, Any]:
     """The config and the tensors' shapes as transformers saves the model."""
     import torch

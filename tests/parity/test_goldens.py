@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from parity.families import FAMILIES, GOLDENS, SmallModel, write_folder
-from parity.ours import load_ours, logits, one_by_one
+from parity.families import ENCODERS, FAMILIES, GOLDENS, SmallModel, write_folder
+from parity.ours import hidden, load_ours, logits, one_by_one
+from parity.to_gguf import write_llama_cpp
 
 TOLERANCE = 1e-4
 """Of the largest logit."""
@@ -30,3 +31,18 @@ def test_logits_are_those_of_transformers(
         ours = logits(model, ids, cuts)[golden["positions"]]
         worst = np.abs(ours - expected).max() / np.abs(expected).max()
         assert worst <= TOLERANCE, f"{worst:.1e} of the largest logit, {len(cuts) + 1} steps"
+
+
+@pytest.mark.parametrize("backend", ["reference", "native"])
+@pytest.mark.parametrize("form", ["folder", "gguf"])
+@pytest.mark.parametrize("small", ENCODERS, ids=lambda small: small.name)
+def test_hidden_states_of_encoders_are_those_of_transformers(
+    small: SmallModel, form: str, backend: str, golden: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    ids, expected = small.token_ids(), golden[small.name]
+    path = write_folder(small, tmp_path) if form == "folder" else write_llama_cpp(small, tmp_path / "m.gguf")
+    model = load_ours(path, backend)
+    assert not model.config.causal
+    assert model.config.pooling == "mean"
+    worst = np.abs(hidden(model, ids)[golden["positions"]] - expected).max() / np.abs(expected).max()
+    assert worst <= TOLERANCE, f"{worst:.1e} of the largest value"

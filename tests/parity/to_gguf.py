@@ -18,6 +18,7 @@ from pellucid.formats.gguf_writer import write_gguf
 Arrays = dict[str, np.ndarray]
 
 ARCHITECTURES = {
+    "bert": "bert",
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe", "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
     "smollm3": "smollm3", "olmo2": "olmo2", "granite": "granite", "starcoder2": "starcoder2",
@@ -83,6 +84,7 @@ def _metadata(arch: str, c: dict[str, Any], apart: bool) -> dict[str, Any]:
         values |= {"expert_count": count, "expert_used_count": c["num_experts_per_tok"]}
         values["expert_feed_forward_length"] = c.get("moe_intermediate_size", c["intermediate_size"])
     own: dict[str, Callable[[], dict[str, Any]]] = {
+        "bert": lambda: {"attention.causal": False, "pooling_type": gguf.PoolingType.MEAN.value},
         "gemma2": lambda: {
             "attn_logit_softcapping": c["attn_logit_softcapping"],
             "final_logit_softcapping": c["final_logit_softcapping"],
@@ -238,6 +240,8 @@ def _renamed(arch: str, c: dict[str, Any], weights: Arrays) -> Arrays:
     names = gguf.get_tensor_name_map(kind, c.get("num_hidden_layers", c.get("n_layer")))
     out: Arrays = {}
     for name, values in weights.items():
+        if arch == "bert" and name.startswith("pooler."):  # the converter leaves it out
+            continue
         if name.endswith("e_score_correction_bias"):
             out[names.get_name(name.replace("e_score_correction_bias", "e_score_correction")) + ".bias"] = values
             continue

@@ -9,17 +9,21 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pellucid.engine.embedding_jobs import EmbeddingJobs
 from pellucid.engine.engine_stats import EngineStats
 from pellucid.engine.engine_thread import AddJob, AddRequests, EngineThread, Observer
 from pellucid.engine.jobs import Job
+from pellucid.engine.llm_arguments import Prompt, encoded_prompts
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.output_processor import add_delta, prefill_output
 from pellucid.engine.overflow import SCORING, FittedPrompt, Fitting, given_logprobs
 from pellucid.engine.prompts import chat_fitting, is_strict, prompt_fitting
 from pellucid.engine.streams import DeltaStream, Stream
 from pellucid.engine.turns import Turns
+from pellucid.engine.validation import check_generates
 from pellucid.errors import EngineDeadError, InvalidParameterError, ShuttingDownError
 from pellucid.outputs import PrefillOutput, RequestOutput
+from pellucid.pooling_params import EmbeddingOutput, PoolingParams, checked_pooling_params
 from pellucid.sampling_params import SamplingParams
 from pellucid.trace.reader import TraceReader
 
@@ -59,6 +63,7 @@ class AsyncLLM:
         self.opening_note = None if engine.saved_cache is None else engine.saved_cache.note
         """Why a saved KV cache was not used."""
         self._engine = engine
+        self._embeddings = EmbeddingJobs()
         self._thread = EngineThread(engine, max_sequences=self.max_sequences, observer=observer, turns=turns)
         self._thread.start()
 
@@ -108,6 +113,7 @@ class AsyncLLM:
         )
         if may_be_too_long:
             return await asyncio.to_thread(self._encode_all, prompt, is_chat, template_options)
+        check_generates(self.config)
         if not is_chat and not isinstance(prompt, str) and is_strict(params):
             return FittedPrompt(prompt)  # type: ignore[arg-type]
         if is_chat:
@@ -240,6 +246,25 @@ class AsyncLLM:
             async for output in stream:
                 if output.finished:
                     return prefill_output(len(token_ids), output)
+        finally:
+            stream.abort()
+        raise ShuttingDownError()
+
+    async def embed(
+        self, prompts: Prompt | Sequence[Prompt], pooling_params: PoolingParams | None = None
+    ) -> list[EmbeddingOutput]:
+        """One vector for each text, from an encoder (BERT) or a decoder; results in the order of the prompts.
+
+        Requests that stream meanwhile go on: a pass over texts takes a part of a step's time. Cancelling the task ends
+        the work. Raises as `LLM.embed`, and `QueueFullError`, `ShuttingDownError` or `EngineDeadError`.
+        """
+        ids = await asyncio.to_thread(
+            encoded_prompts, prompts, self.tokenizer, self.config.vocab_size, self.max_model_len, 0
+        )
+        stream = await self.run_job(self._embeddings.job(ids, checked_pooling_params(pooling_params)))
+        try:
+            async for outputs in stream:
+                return list(outputs)
         finally:
             stream.abort()
         raise ShuttingDownError()

@@ -1,19 +1,23 @@
-"""Embeddings: texts in, one vector each out. No scheduler and no sampling: every text is computed once, at once.
+"""Embeddings: texts in, one vector each out. No scheduler and no sampling: a text is only computed, once.
 
-Texts of one step share it up to the token budget. A causal model reads a long text in chunks; an encoder's tokens see
+Texts of one step share it up to its token budget. A causal model reads a long text in chunks; an encoder's tokens see
 each other, so a text is computed whole.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
+from pellucid.config import ModelConfig
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.model_runner import Model
+from pellucid.engine.step_pace import StepLoad
 from pellucid.errors import InvalidParameterError, NonFiniteError
 from pellucid.forward_batch import Float32Array, SequencePart, batch_of
 from pellucid.kv_cache.manager import KVCacheManager
@@ -26,8 +30,20 @@ _FIRST_KEY = -1_000_000
 """Keys of texts count down from here: the scheduler's sequences have keys from 1 up, beams small negative ones."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class EmbeddingJob:
+    """Texts of one caller; a vector of each comes out of `Embedder.step`."""
+
+    params: PoolingParams
+    pooling: Pooling
+    waiting: deque[_Text] = field(default_factory=deque)
+    num_left: int = 0
+    """Texts whose vectors have not come out."""
+
+
+@dataclass(slots=True, eq=False)
 class _Text:
+    job: EmbeddingJob
     index: int
     key: int
     tokens: Sequence[int]
@@ -35,6 +51,18 @@ class _Text:
     total: Float64Array | None = None
     """Sum of the vectors so far, for the mean."""
     vector: Float32Array | None = None
+
+    def begin_again(self) -> None:
+        self.num_computed, self.total, self.vector = 0, None, None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A text's vector [dimensions], or why it has none."""
+
+    job: EmbeddingJob
+    index: int
+    vector: Float32Array | NonFiniteError
 
 
 def embed(engine: LLMEngine, prompts: Sequence[list[int]], params: PoolingParams) -> list[EmbeddingOutput]:
@@ -47,7 +75,10 @@ def embed(engine: LLMEngine, prompts: Sequence[list[int]], params: PoolingParams
 
 
 class Embedder:
-    """Runs texts through a model; `steps` gives control back after each forward pass."""
+    """Runs texts through a model, a forward pass a `step`; those of several jobs share it, a text of each in turn.
+
+    As the manager's borrower it gives up its blocks whenever a request needs them: the texts are computed again.
+    """
 
     def __init__(
         self, model: Model, storage: KVCacheStorage, kv: KVCacheManager, *, max_num_batched_tokens: int
@@ -55,8 +86,55 @@ class Embedder:
         self._model = model
         self._storage = storage
         self._kv = kv
-        self._budget = max_num_batched_tokens
+        self.max_num_batched_tokens = max_num_batched_tokens
         self._is_causal = model.config.causal
+        self._keys = count(_FIRST_KEY, -1)
+        self._jobs: deque[EmbeddingJob] = deque()
+        """Those with texts that wait; the first is the next to be asked."""
+        self._running: list[_Text] = []
+
+    def add(self, prompts: Sequence[Sequence[int]], params: PoolingParams) -> EmbeddingJob:
+        """Take texts. Raises `InvalidParameterError` for dimensions the model does not have."""
+        check_dimensions(params, self._model.config)
+        job = EmbeddingJob(params, params.pooling or self._model.config.pooling)
+        job.waiting.extend(_Text(job, i, next(self._keys), tokens) for i, tokens in enumerate(prompts))
+        job.num_left = len(job.waiting)
+        if job.waiting:
+            self._jobs.append(job)
+        return job
+
+    def drop(self, job: EmbeddingJob) -> None:
+        """Forget a job; its blocks are free at once."""
+        job.waiting.clear()
+        if job in self._jobs:
+            self._jobs.remove(job)
+        for text in [text for text in self._running if text.job is job]:
+            self._end(text)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do."""
+        return bool(self._jobs or self._running)
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks of texts that are partly computed."""
+        return sum(self._kv.num_blocks_held(text.key) for text in self._running)
+
+    @property
+    def first_position(self) -> int:
+        """Where the next chunk of the oldest text begins."""
+        return self._running[0].num_computed if self._running else 0
+
+    def give_back(self) -> None:
+        """Free all blocks; the texts wait again, before those that never began."""
+        for text in reversed(self._running):
+            self._kv.free(text.key, is_preempted=True)
+            text.begin_again()
+            text.job.waiting.appendleft(text)
+            if text.job not in self._jobs:
+                self._jobs.appendleft(text.job)
+        self._running.clear()
 
     def embed(self, prompts: Sequence[Sequence[int]], params: PoolingParams) -> list[Float32Array]:
         """One vector [dimensions] for each prompt. Raises what `steps` raises."""
@@ -71,87 +149,103 @@ class Embedder:
         Raises `InvalidParameterError` for dimensions the model does not have, or where a text finds no room in the
         KV cache, and `NonFiniteError` where a vector is not finite. The blocks are free again in any case.
         """
-        size = self._model.config.hidden_size
-        if params.dimensions is not None and params.dimensions > size:
-            raise InvalidParameterError(
-                "dimensions", f"dimensions is {params.dimensions}, but the model's vectors have {size} numbers"
-            )
-        pooling = params.pooling or self._model.config.pooling
-        waiting = [_Text(i, _FIRST_KEY - i, tokens) for i, tokens in enumerate(prompts)]
-        waiting.reverse()
-        running: list[_Text] = []
+        job = self.add(prompts, params)
         try:
-            while waiting or running:
-                work = self._next_step(waiting, running)
-                self._run(work, pooling)
-                for text in [text for text in running if text.num_computed == len(text.tokens)]:
-                    running.remove(text)
-                    self._kv.free(text.key)
-                    yield text.index, self._finished(text, params)
+            while job.num_left:
+                done, load = self.step(self.max_num_batched_tokens)
+                if load.prompt_tokens == 0:
+                    raise InvalidParameterError(
+                        "prompts",
+                        f"a text of {len(job.waiting[0].tokens)} tokens finds no room in the KV cache, where "
+                        f"{self._kv.num_unused} blocks of {self._kv.block_size} are free: wait for other requests, or "
+                        "raise kv_cache_memory_bytes",
+                    )
+                for embedded in done:
+                    if isinstance(embedded.vector, NonFiniteError):
+                        raise embedded.vector
+                    yield embedded.index, embedded.vector
         finally:
-            for text in running:
-                self._kv.free(text.key)
+            self.drop(job)
 
-    def _next_step(self, waiting: list[_Text], running: list[_Text]) -> list[tuple[_Text, int]]:
+    def step(self, budget: int) -> tuple[list[Embedded], StepLoad]:
+        """One forward pass over about `budget` tokens: what is done with it, and what it computed.
+
+        It computes nothing where no text has begun and the next one finds no room among the unused blocks.
+        """
+        work, load = self._next_work(max(1, budget)), StepLoad()
+        for text, num_tokens in work:
+            load.add(text.num_computed, num_tokens, is_answer=False)
+        done: list[Embedded] = []
+        if work:
+            failed = self._run(work)
+            for text in [text for text, _ in work if text in failed or text.num_computed == len(text.tokens)]:
+                self._end(text)
+                done.append(Embedded(text.job, text.index, failed.get(text) or self._finished(text)))
+        return done, load
+
+    def _end(self, text: _Text) -> None:
+        self._running.remove(text)
+        self._kv.free(text.key)
+        text.job.num_left -= 1
+
+    def _next_work(self, budget: int) -> list[tuple[_Text, int]]:
         """Texts and how many of their tokens are computed next; at least one text goes on."""
         work: list[tuple[_Text, int]] = []
-        budget = self._budget
-        for text in running:
-            count = min(len(text.tokens) - text.num_computed, budget)
-            if count:
-                work.append((text, count))
-                budget -= count
-        while waiting and (budget > 0 or not work):
-            text = waiting[-1]
-            count = len(text.tokens) if not self._is_causal else min(len(text.tokens), budget)
-            if work and count > budget:
+        for text in self._running:
+            num_tokens = min(len(text.tokens) - text.num_computed, budget)
+            if num_tokens:
+                work.append((text, num_tokens))
+                budget -= num_tokens
+        while self._jobs and (budget > 0 or not work):
+            job = self._jobs[0]
+            text = job.waiting[0]
+            num_tokens = min(len(text.tokens), budget) if self._is_causal else len(text.tokens)
+            if work and num_tokens > budget:
+                break
+            # The manager would ask its borrower, which is this one, for what lacks.
+            if self._kv.blocks_for(len(text.tokens)) > self._kv.num_unused:
                 break
             if not self._kv.grow(text.key, len(text.tokens)):
-                if work:
-                    break
-                raise InvalidParameterError(
-                    "prompts",
-                    f"a text of {len(text.tokens)} tokens finds no room in the KV cache, where "
-                    f"{self._kv.num_available} blocks of {self._kv.block_size} are free: wait for other requests, or "
-                    "raise kv_cache_memory_bytes",
-                )
-            running.append(waiting.pop())
-            work.append((text, count))
-            budget -= count
+                raise AssertionError(f"{self._kv.num_unused} blocks are unused, but a text cannot have its own")
+            self._jobs.popleft()
+            self._running.append(job.waiting.popleft())
+            if job.waiting:
+                self._jobs.append(job)
+            work.append((text, num_tokens))
+            budget -= num_tokens
         return work
 
-    def _run(self, work: list[tuple[_Text, int]], pooling: Pooling) -> None:
+    def _run(self, work: list[tuple[_Text, int]]) -> dict[_Text, NonFiniteError]:
+        """Compute the parts and pool what comes out; gives back the texts that failed, and why."""
         parts = [
             SequencePart(
-                text.tokens[text.num_computed : text.num_computed + count],
+                text.tokens[text.num_computed : text.num_computed + num_tokens],
                 text.num_computed,
                 self._kv.block_table(text.key),
             )
-            for text, count in work
+            for text, num_tokens in work
         ]
         output = self._model.forward(batch_of(parts, self._kv.block_size), self._storage)
-        if output.nonfinite.any():
-            raise NonFiniteError("a key or value of a text to be embedded is not finite")
+        failed: dict[_Text, NonFiniteError] = {}
         row = 0
-        for text, count in work:
-            rows = output.hidden[row : row + count]
-            row += count
-            first, text.num_computed = text.num_computed, text.num_computed + count
-            if pooling == "mean":
-                # In float64 and token by token, so that chunks do not show in the bits.
-                total = np.zeros(rows.shape[1], dtype=np.float64) if text.total is None else text.total
-                text.total = _added(total, rows)
-            elif pooling == "cls" and first == 0:
-                text.vector = rows[0].copy()
-            elif pooling == "last" and text.num_computed == len(text.tokens):
-                text.vector = rows[-1].copy()
+        for text, num_tokens in work:
+            rows = output.hidden[row : row + num_tokens]
+            if output.nonfinite[row : row + num_tokens].any():
+                failed[text] = NonFiniteError(f"a key or value of text {text.index} is not finite")
+            row += num_tokens
+            first, text.num_computed = text.num_computed, text.num_computed + num_tokens
+            _pool(text, rows, is_first=first == 0)
+        for text in failed:
+            self._storage.clear(list(self._kv.block_table(text.key)))
+        return failed
 
-    def _finished(self, text: _Text, params: PoolingParams) -> Float32Array:
+    def _finished(self, text: _Text) -> Float32Array | NonFiniteError:
         pooled = text.vector if text.total is None else text.total / len(text.tokens)
         assert pooled is not None
+        params = text.job.params
         vector = pooled.astype(np.float64)[: params.dimensions]
         if not np.isfinite(vector).all():
-            raise NonFiniteError(f"the vector of text {text.index} is not finite")
+            return NonFiniteError(f"the vector of text {text.index} is not finite")
         length = float(np.sqrt(np.square(vector).sum()))
         normalize = self._model.config.normalize_embeddings if params.normalize is None else params.normalize
         if normalize and length > 0:
@@ -159,7 +253,36 @@ class Embedder:
         return vector.astype(np.float32)
 
 
-def _added(total: Float64Array, rows: Float32Array) -> Float64Array:
-    for row in rows:
-        total = total + row
-    return total
+def check_dimensions(params: PoolingParams, config: ModelConfig) -> None:
+    """Raises `InvalidParameterError` for dimensions that the model does not have."""
+    wanted, size = params.dimensions, config.hidden_size
+    if wanted is None:
+        return
+    if wanted > size:
+        raise InvalidParameterError(
+            "dimensions", f"dimensions is {wanted}, but the model's vectors have {size} numbers"
+        )
+    if wanted == size:
+        return
+    if not config.can_shorten_embeddings:
+        raise InvalidParameterError(
+            "dimensions",
+            f"dimensions is {wanted}, but the model does not say that its vectors of {size} numbers can be shortened "
+            "(is_matryoshka or matryoshka_dimensions in config.json)",
+        )
+    if config.embedding_sizes and wanted not in config.embedding_sizes:
+        allowed = ", ".join(map(str, sorted({*config.embedding_sizes, size})))
+        raise InvalidParameterError("dimensions", f"dimensions is {wanted}, but must be one of {allowed}")
+
+
+def _pool(text: _Text, rows: Float32Array, *, is_first: bool) -> None:
+    if text.job.pooling == "mean":
+        # In float64 and token by token, so that chunks do not show in the bits.
+        total = np.zeros(rows.shape[1], dtype=np.float64) if text.total is None else text.total
+        for row in rows:
+            total = total + row
+        text.total = total
+    elif text.job.pooling == "cls" and is_first:
+        text.vector = rows[0].copy()
+    elif text.job.pooling == "last" and text.num_computed == len(text.tokens):
+        text.vector = rows[-1].copy()

@@ -162,6 +162,7 @@ class EngineThread:
             for output in outputs:
                 self._put(output)
         if self._jobs:
+            self._flush()  # a piece may take as long as a step
             with self._turns:
                 self._jobs.run_piece()
 

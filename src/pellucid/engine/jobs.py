@@ -16,7 +16,8 @@ from pellucid.engine.llm_engine import LLMEngine
 
 Job = Callable[[LLMEngine], Iterator[Any]]
 """Begins the work, in the engine's thread. Each item is handed to whoever waits; None is a piece with nothing to tell.
-Closing the iterator must free what it holds."""
+Closing the iterator must free what it holds. One that has an attribute `is_ready` is asked again at once where it is
+true: its next piece computes nothing."""
 Deliver = Callable[[Any, bool], None]
 """Takes an item, or the error that ended the job, and whether it is the last."""
 
@@ -47,8 +48,17 @@ class Jobs:
         self._engine.scheduler.is_shared = True
 
     def run_piece(self) -> None:
-        """Let the job whose turn it is go on. A job that raises ends alone; its error is its last item."""
-        job = self._running.popleft()
+        """Let the job whose turn it is go on, and those that only have something to tell.
+
+        A job that raises ends alone; its error is its last item.
+        """
+        self._go_on(self._running.popleft())
+        for job in [job for job in self._running if getattr(job.pieces, "is_ready", False)]:
+            self._running.remove(job)
+            self._go_on(job)
+        self._engine.scheduler.is_shared = bool(self._running)
+
+    def _go_on(self, job: _Running) -> None:
         try:
             item = next(job.pieces)
         except StopIteration:
@@ -59,7 +69,6 @@ class Jobs:
             self._running.append(job)
             if item is not None:
                 job.deliver(item, False)
-        self._engine.scheduler.is_shared = bool(self._running)
 
     def abort(self, name: str) -> bool:
         """End a job now; whether there was one."""

@@ -31,9 +31,10 @@ from pellucid.engine.progress import Progress
 from pellucid.engine.prompts import chat_fitting, prompt_fitting
 from pellucid.engine.request_stream import RequestStream
 from pellucid.engine.shared_engine import SharedEngine
+from pellucid.engine.validation import check_generates
 from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import PrefillOutput, RequestOutput
-from pellucid.pooling_params import EmbeddingOutput, PoolingParams
+from pellucid.pooling_params import EmbeddingOutput, PoolingParams, checked_pooling_params
 from pellucid.request import LogitsProcessor
 from pellucid.sampling_params import SamplingParams
 from pellucid.trace.reader import TraceReader
@@ -219,6 +220,7 @@ class LLM:
         One prompt at a time; requests of other threads wait meanwhile. Raises `InvalidParameterError`, also where the
         KV cache has no room for so many beams, and `ContextLengthExceededError` where prompt and max_tokens do not fit.
         """
+        check_generates(self.config)
         outputs: list[BeamSearchOutput] = []
         for ids in encoded_prompts(
             prompts, self.tokenizer, self.config.vocab_size, self.max_model_len, params.max_tokens
@@ -253,7 +255,7 @@ class LLM:
         """
         ids = encoded_prompts(prompts, self.tokenizer, self.config.vocab_size, self.max_model_len, 0)
         with self._shared.alone() as engine:
-            return embed(engine, ids, pooling_params or PoolingParams())
+            return embed(engine, ids, checked_pooling_params(pooling_params))
 
     def abort(self, request_id: str) -> None:
         """End a request; its stream gives one last output with finish_reason "abort". Unknown ids are no error."""
@@ -294,6 +296,7 @@ class LLM:
     def _fitted_chat(
         self, messages: Any, options: Mapping[str, Any], params: SamplingParams, cache_salt: str
     ) -> FittedPrompt:
+        check_generates(self.config)
         return self._carry_out(chat_fitting(messages, options, params, self.tokenizer, self.max_model_len), cache_salt)
 
     def _carry_out(self, fitting: Fitting, cache_salt: str) -> FittedPrompt:

@@ -52,14 +52,24 @@ def listed_prompts(prompts: Any) -> list[Prompt]:
 def encoded_prompts(
     prompts: Any, tokenizer: TokenizerLike, vocab_size: int, max_model_len: int, max_tokens: int
 ) -> list[list[int]]:
-    """The ids of one prompt or several. Raises `ContextLengthExceededError` where they and max_tokens do not fit."""
+    """The ids of one prompt or several. Raises `ContextLengthExceededError` where they and max_tokens do not fit.
+
+    max_tokens: 0 where no answer is asked for. Of several prompts the error names the one: prompts[3].
+    """
     listed: list[list[int]] = []
-    for prompt in listed_prompts(prompts):
-        if isinstance(prompt, str):
-            check_text_length(tokenizer, prompt, max_model_len)
-        ids = checked_prompt(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, vocab_size)
-        if len(ids) + max_tokens > max_model_len:
-            raise ContextLengthExceededError(len(ids), max_model_len, max_tokens or None)
+    given = listed_prompts(prompts)
+    for place, prompt in enumerate(given):
+        try:
+            if isinstance(prompt, str):
+                check_text_length(tokenizer, prompt, max_model_len, answers=max_tokens > 0)
+            ids = checked_prompt(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, vocab_size)
+            if len(ids) + max_tokens > max_model_len:
+                raise ContextLengthExceededError(len(ids), max_model_len, max_tokens)
+        except InvalidParameterError as error:
+            if len(given) > 1 and error.field == "prompt":
+                error.field = "prompts"
+                error.args = (str(error).replace("prompt", f"prompts[{place}]", 1),)
+            raise
         listed.append(ids)
     return listed
 

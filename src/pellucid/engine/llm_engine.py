@@ -18,7 +18,7 @@ from pellucid.engine.postprocessor import Postprocessor
 from pellucid.engine.scheduler import Scheduler, SchedulerOutput, load_of
 from pellucid.engine.speculation.speculator import make_speculator
 from pellucid.engine.step_pace import StepPace, pair_ratio
-from pellucid.engine.validation import checked_trace_level
+from pellucid.engine.validation import check_generates, checked_trace_level
 from pellucid.errors import InvalidParameterError, PellucidError, shown
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.sizing import beyond_training, resolve_max_model_len, resolve_num_blocks
@@ -178,6 +178,7 @@ class LLMEngine:
             self.scheduler.add(request)
 
     def _check_request_id(self, request_id: Any) -> None:
+        check_generates(self.config)
         if not isinstance(request_id, str) or not request_id:
             raise InvalidParameterError(
                 "request_id", f"request_id is {shown(request_id)}, but must be a non-empty string"

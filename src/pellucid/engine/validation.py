@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
+from pellucid.config import ModelConfig
 from pellucid.errors import ContextLengthExceededError, InvalidParameterError, shown
 from pellucid.request import LogitsProcessor
 from pellucid.sampling.sampler import check_params_against_vocab
@@ -51,16 +52,27 @@ def checked_prompt(token_ids: Any, vocab_size: int) -> list[int]:
     return ids
 
 
-def check_text_length(tokenizer: Any, text: str, max_model_len: int) -> None:
+def check_generates(config: ModelConfig) -> None:
+    """Refuse to generate with an encoder: its tokens see those behind them, and it has no next one to give."""
+    if not config.causal:
+        raise InvalidParameterError(
+            "model",
+            f"the model {shown(config.name)} is an encoder ({config.architecture}): it gives embeddings "
+            "(/v1/embeddings, LLM.embed) and no text",
+        )
+
+
+def check_text_length(tokenizer: Any, text: str, max_model_len: int, *, answers: bool = True) -> None:
     """Refuse a text that cannot fit before it is encoded, which takes a second for a megabyte or so.
 
-    Raises `ContextLengthExceededError` with the number of tokens that the text has at least.
+    answers: one place is needed for the answer. Raises `ContextLengthExceededError` with the number of tokens that the
+    text has at least.
     """
     if 4 * len(text) < max_model_len:  # as many bytes at most, and a token has one or more
         return
     least = tokenizer.least_tokens(text)
-    if least >= max_model_len:
-        raise ContextLengthExceededError(least, max_model_len, is_least=True)
+    if least + answers > max_model_len:
+        raise ContextLengthExceededError(least, max_model_len, None if answers else 0, is_least=True)
 
 
 def checked_processors(processors: Any) -> tuple[LogitsProcessor, ...]:

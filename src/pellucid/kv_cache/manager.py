@@ -28,13 +28,26 @@ class KVWatcher(Protocol):
         ...
 
 
+class Borrower(Protocol):
+    """Holds blocks only until somebody else needs them, and can compute what was in them again."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks it holds now."""
+        ...
+
+    def give_back(self) -> None:
+        """Free all of them."""
+        ...
+
+
 class KVCacheManager:
     """Starts, grows and frees block tables, and the only caller of pool and cache; sequences are named by int keys.
 
     Does not know what is computed: the scheduler keeps `num_computed_tokens` and says which blocks may be cached.
     """
 
-    __slots__ = ("_forked", "_tables", "block_size", "cache", "pool", "watcher")
+    __slots__ = ("_forked", "_tables", "block_size", "borrower", "cache", "pool", "watcher")
 
     def __init__(self, num_blocks: int, block_size: int = BLOCK_SIZE) -> None:
         self.block_size = block_size
@@ -44,10 +57,17 @@ class KVCacheManager:
         self._forked: set[int] = set()
         """Sequences that share blocks which are not in the cache."""
         self.watcher: KVWatcher | None = None
+        self.borrower: Borrower | None = None
 
     @property
     def num_available(self) -> int:
-        """Blocks that `grow` can still take: the free ones, and cached ones that nobody uses."""
+        """Blocks that `grow` can still take: the unused ones, and those that are only borrowed."""
+        borrowed = 0 if self.borrower is None else self.borrower.num_blocks
+        return self.num_unused + borrowed
+
+    @property
+    def num_unused(self) -> int:
+        """Blocks that are free, and cached ones that nobody uses."""
         return self.pool.num_free + self.cache.num_evictable
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -75,7 +95,7 @@ class KVCacheManager:
     def grow(self, key: int, num_tokens: int) -> bool:
         """Make the table long enough for `num_tokens` tokens; False, and no change, when blocks are lacking.
 
-        Cached blocks are evicted only when the free ones do not suffice.
+        Cached blocks are evicted only when the free ones do not suffice; what is borrowed comes back only then.
         """
         table = self._tables.get(key)
         missing = -(-num_tokens // self.block_size) - (0 if table is None else len(table))
@@ -83,9 +103,12 @@ class KVCacheManager:
             return True
         lacking = missing - self.pool.num_free
         if lacking > 0:
+            if lacking > self.cache.num_evictable and self.borrower is not None:
+                self.borrower.give_back()
+                lacking = missing - self.pool.num_free
             if lacking > self.cache.num_evictable:
                 return False
-            evicted = self.cache.evict(lacking)
+            evicted = self.cache.evict(lacking) if lacking > 0 else []
             if self.watcher is not None:
                 for block in evicted:
                     self.watcher.on_block("evict", None, -1, block, self.block_size)

@@ -24,6 +24,7 @@ from pellucid.models.architectures.base import GGUFForm, HFForm
 from pellucid.models.architectures.keys import JSONConfig, Keys, Metadata
 from pellucid.models.architectures.registry import find_gguf, find_hf
 from pellucid.models.decoder import Decoder
+from pellucid.models.pooling_files import shortening
 from pellucid.models.quantization import Quantizer
 from pellucid.models.rotary import inverse_frequencies
 from pellucid.models.sources import StoredTensor, TensorSource, gguf_source, safetensors_source
@@ -115,7 +116,7 @@ def read_folder_config(folder: str | Path) -> tuple[HFForm, ModelConfig, TensorS
         raise ModelFileError(
             f"{source.label}: tensor {form.tensors.head}.weight is missing, and tie_word_embeddings is false"
         )
-    return form, _completed(config, form, source, keys), source
+    return form, _completed(config, form, source, keys, **shortening(keys)), source
 
 
 def _completed(

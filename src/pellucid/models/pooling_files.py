@@ -9,7 +9,10 @@ from typing import Any
 from pellucid.config import ModelConfig
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
 from pellucid.formats.json_file import read_text
+from pellucid.models.architectures.keys import JSONConfig
 
+MAX_SIZES = 64
+"""Sizes that a config.json may list: no more than a family trains for."""
 _MODES = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -41,6 +44,21 @@ def read_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
         if kind == "Pooling":
             changes["pooling"] = _mode(folder, module.get("path"))
     return dataclasses.replace(config, **changes)
+
+
+def shortening(keys: JSONConfig) -> dict[str, Any]:
+    """Whether a text's vector may be cut, and to how many numbers: config.json's is_matryoshka, matryoshka_dimensions.
+
+    Raises `ModelFileError` for values of another kind.
+    """
+    sizes: tuple[int, ...] = ()
+    if keys.has("matryoshka_dimensions"):
+        numbers = keys.numbers("matryoshka_dimensions")
+        if not 0 < len(numbers) <= MAX_SIZES or not all(size >= 1 and size == int(size) for size in numbers):
+            given = shown(keys.get("matryoshka_dimensions"))
+            raise keys.refuse(f"matryoshka_dimensions is {given}, but must be a list of whole numbers from 1")
+        sizes = tuple(map(int, numbers))
+    return {"can_shorten_embeddings": bool(sizes) or keys.flag("is_matryoshka"), "embedding_sizes": sizes}
 
 
 def _mode(folder: Path, place: Any) -> str:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from pellucid.server.api_errors import ApiError
 from pellucid.server.delivery import CLIENT_GONE
 from pellucid.server.document import describe
+from pellucid.server.embeddings import EmbeddingRoutes
 from pellucid.server.gate import NOTES, OPEN_PATHS, Gate
 from pellucid.server.metrics import Metrics
 from pellucid.server.models import ModelPool
@@ -41,6 +42,7 @@ def create_app(
     )
     app.include_router(routes.router())
     app.include_router(PrefillRoutes(models, settings).router())
+    app.include_router(EmbeddingRoutes(models, settings, metrics).router())
     app.include_router(traces.router())
     app.include_router(playground_router())
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]

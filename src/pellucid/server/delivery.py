@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,10 +23,16 @@ CLIENT_GONE = 499
 """The access log's status for a client that left (nginx's); nobody receives it."""
 
 
+class Abortable(Protocol):
+    """Work for a client."""
+
+    def abort(self) -> None: ...
+
+
 class Watch:
     """While entered, aborts the stream when the client's connection ends."""
 
-    def __init__(self, receive: Receive, stream: DeltaStream) -> None:
+    def __init__(self, receive: Receive, stream: Abortable) -> None:
         self._receive = receive
         self._stream = stream
         self.is_gone = False

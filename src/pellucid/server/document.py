@@ -69,6 +69,22 @@ SCHEMAS: dict[str, Schema] = {
         },
         usage=_object(input_tokens=_COUNT, output_tokens=_COUNT, total_tokens=_COUNT),
     ),
+    "Embeddings": _object(
+        object={"const": "list"},
+        data={
+            "type": "array",
+            "items": _object(
+                object={"const": "embedding"},
+                index=_COUNT,
+                embedding={
+                    "anyOf": [{"type": "array", "items": {"type": "number"}}, _STRING],
+                    "description": "Numbers, or in base64 their float32 values, little-endian.",
+                },
+            ),
+        },
+        model=_STRING,
+        usage=_object(prompt_tokens=_COUNT, total_tokens=_COUNT),
+    ),
     "Tokens": _object(count=_COUNT, max_model_len=_COUNT, tokens={"type": "array", "items": {"type": "integer"}}),
     "Prefill": _object(object={"const": "prefill"}, model=_STRING, prompt_tokens=_COUNT),
     "Text": _object(prompt=_STRING),
@@ -81,6 +97,7 @@ ANSWERS: dict[str, str] = {
     "/v1/chat/completions": "ChatCompletion",
     "/v1/completions": "Completion",
     "/v1/responses": "Response",
+    "/v1/embeddings": "Embeddings",
     "/v1/prefill": "Prefill",
     "/tokenize": "Tokens",
     "/detokenize": "Text",
@@ -102,6 +119,7 @@ EXAMPLES: dict[str, Any] = {
     },
     "/v1/completions": {"prompt": "2, 4, 6,", "temperature": 0, "max_tokens": 6},
     "/v1/responses": {"input": "What is the capital of France?", "temperature": 0, "max_output_tokens": 32},
+    "/v1/embeddings": {"input": ["The cat sits outside", "The new film is great"]},
     "/v1/prefill": {"prompt": "2, 4, 6,"},
     "/tokenize": {"prompt": "Hello, world"},
     "/detokenize": {"tokens": [28, 905]},

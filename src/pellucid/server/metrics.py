@@ -151,9 +151,17 @@ PROMPT_LENGTH = Metric("pellucid_request_prompt_tokens", "histogram", "Tokens of
 OUTPUT_LENGTH = Metric(
     "pellucid_request_generation_tokens", "histogram", "Tokens of the first answer; the same.", buckets=_TOKENS
 )
+EMBEDDED = Metric("pellucid_embedding_inputs_total", "counter", "Texts that /v1/embeddings has given vectors of.")
+EMBEDDED_TOKENS = Metric("pellucid_embedding_tokens_total", "counter", "Tokens of these texts.")
+EMBEDDING_TIME = Metric(
+    "pellucid_embedding_request_latency_seconds",
+    "histogram",
+    "Arrival of a request for embeddings to its answer; one for each that got one.",
+    buckets=_LONG,
+)
 COUNTED = (
     SUCCESS, FAILURES, REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS, HTTP, TTFT, TPOT, ITL, E2E, QUEUE, PREFILL, DECODE,
-    PROMPT_LENGTH, OUTPUT_LENGTH,
+    PROMPT_LENGTH, OUTPUT_LENGTH, EMBEDDED, EMBEDDED_TOKENS, EMBEDDING_TIME,
 )  # fmt: skip
 METRICS = (*FROM_STATS, *FROM_POOL, *COUNTED)
 
@@ -220,6 +228,12 @@ class Metrics:
             itl.observe(after - before)
         if len(times) > 1:
             self._made[TPOT].labels(model_name).observe((times[-1] - times[0]) / (len(times) - 1))
+
+    def count_embeddings(self, model_name: str, num_inputs: int, num_tokens: int, seconds: float) -> None:
+        """Count a request for embeddings that was answered."""
+        self._made[EMBEDDED].labels(model_name).inc(num_inputs)
+        self._made[EMBEDDED_TOKENS].labels(model_name).inc(num_tokens)
+        self._made[EMBEDDING_TIME].labels(model_name).observe(seconds)
 
     def count_http(self, route: str, status: int) -> None:
         """Count an HTTP request; `route` is the pattern, not what the client wrote."""

@@ -217,8 +217,10 @@ def _space_prefix(metadata: Mapping[str, Any], model: str) -> bool:
 def _rules(metadata: Mapping[str, Any], model: str, tokens: list[str]) -> Rules | None:
     """The library's rules for a Unigram or WordPiece vocabulary."""
     if model == "bert":
-        # The format has no flags for case and accents; llama.cpp drops both.
-        return wordpiece_rules({})
+        # Older files say nothing of case and accents: both are dropped.
+        lowercase = _flag(metadata, "normalizer.lowercase", True)
+        strip_accents = _flag(metadata, "normalizer.strip_accents", lowercase)
+        return wordpiece_rules({"do_lower_case": lowercase, "strip_accents": strip_accents})
     if model == "gpt2":
         return None
     charsmap = metadata.get("tokenizer.ggml.precompiled_charsmap")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pellucid.config import Activation, ExpertsConfig, ModelConfig, RopeConfig, RopeScaling
 from pellucid.errors import shown
 from pellucid.models.architectures.keys import JSONConfig, Metadata
+from pellucid.pooling_params import Pooling
 
 _HF_ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -48,6 +49,8 @@ def gguf_config(
         "context_length": metadata.integer("context_length", low=2, high=1 << 30),
         "norm_eps": metadata.number(norm, high=1.0),
     }
+    if "pooling" not in switches:
+        common["pooling"] = gguf_pooling(metadata, "last")
     if "rope" not in switches:
         common["rope"] = RopeConfig(
             theta=metadata.number("rope.freq_base", default=rope_theta),
@@ -55,6 +58,18 @@ def gguf_config(
             scaling=gguf_rope_scaling(metadata),
         )
     return ModelConfig(**(common | switches))
+
+
+_POOLINGS: dict[int, Pooling] = {1: "mean", 2: "cls", 3: "last"}
+"""llama.cpp's enum llama_pooling_type; 0 is none, 4 a rank instead of a vector."""
+
+
+def gguf_pooling(metadata: Metadata, default: Pooling) -> Pooling:
+    """How a text becomes one vector: `pooling_type`, where the file has one."""
+    kind = metadata.integer("pooling_type", default=0, low=0, high=255)
+    if kind != 0 and kind not in _POOLINGS:
+        raise metadata.unsupported(f"{metadata.full('pooling_type')} is {kind}, but only 0 to 3 are supported")
+    return _POOLINGS.get(kind, default)
 
 
 def gguf_rope_scaling(metadata: Metadata) -> RopeScaling | None:

@@ -8,6 +8,7 @@ from pellucid.errors import UnsupportedModelError, shown
 from pellucid.models.architectures.base import Architecture, GGUFForm, HFForm
 
 GGUF_FAMILIES: dict[str, str] = {
+    "bert": "bert",
     "bloom": "bloom",
     "cohere2": "cohere",
     "command-r": "cohere",
