@@ -18,11 +18,12 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
-from parity.families import FAMILIES, GOLDENS, SmallModel, golden_description, write_folder  # noqa: E402
-from parity.ours import load_ours, logits, one_by_one  # noqa: E402
+from parity.families import ENCODERS, FAMILIES, GOLDENS, SmallModel, golden_description, write_folder  # noqa: E402
+from parity.ours import hidden, load_ours, logits, one_by_one  # noqa: E402
 from parity.to_gguf import ARCHITECTURES, has_gguf_form, write_llama_cpp  # noqa: E402
 
 from pellucid.models.architectures.registry import GGUF_FAMILIES, HF_FAMILIES  # noqa: E402
+from pellucid.models.decoder import Decoder  # noqa: E402
 
 PAGE = ROOT / "docs" / "models.md"
 _SHOWN = (
@@ -56,7 +57,7 @@ Small random models of every family (64 to 144 numbers wide, 2 to 7 layers, {tok
 made with transformers {version} in float32. The figure is the largest difference of any logit at any stored position, as a share
 of the largest logit, the worse of the whole text in one step and token by token, with a float32 KV cache. The tests demand 1e-4.
 The column GGUF holds the same weights written as llama.cpp's converter writes them, on the reference backend; the live
-comparison (`pytest -m parity`) reads those files with llama.cpp too.
+comparison (`pytest -m parity`) reads those files with llama.cpp too. Of an encoder, hidden states are compared.
 
 | model | configuration | reference | native | GGUF |
 |---|---|---|---|---|
@@ -67,7 +68,7 @@ def main() -> None:
     with np.load(GOLDENS / "logits.npz") as stored:
         golden = dict(stored)
     version = json.loads((GOLDENS / "models.json").read_text())["transformers"]
-    rows = [_row(small, golden[small.name], golden["positions"]) for small in FAMILIES]
+    rows = [_row(small, golden[small.name], golden["positions"]) for small in (*FAMILIES, *ENCODERS)]
     tokens = FAMILIES[0].num_tokens
     PAGE.write_text(_HEAD + _families() + _MEASURED.format(tokens=tokens, version=version) + "\n".join(rows) + "\n")
 
@@ -88,13 +89,22 @@ def _row(small: SmallModel, expected: np.ndarray, positions: np.ndarray) -> str:
         figures = []
         for backend in ("reference", "native"):
             model = load_ours(folder, backend, max_model_len=len(ids))
-            figures.append(max(_worst(logits(model, ids, cuts)[positions], expected) for cuts in ([], one_by_one(ids))))
+            answers = [
+                _answers(model, ids, cuts)[positions]
+                for cuts in ([], one_by_one(ids))
+                if model.config.causal or not cuts
+            ]
+            figures.append(max(_worst(ours, expected) for ours in answers))
         if has_gguf_form(small):
             path = write_llama_cpp(small, Path(place) / "m.gguf")
-            ours = logits(load_ours(path, "reference", max_model_len=len(ids)), ids)[positions]
+            ours = _answers(load_ours(path, "reference", max_model_len=len(ids)), ids, [])[positions]
             figures.append(_worst(ours, expected))
     cells = [f"{figure:.0e}" for figure in figures] + ["–"] * (3 - len(figures))
     return f"| {small.name} | {_configuration(small)} | {' | '.join(cells)} |"
+
+
+def _answers(model: Decoder, ids: list[int], cuts: list[int]) -> np.ndarray:
+    return logits(model, ids, cuts) if model.config.causal else hidden(model, ids)
 
 
 def _worst(ours: np.ndarray, expected: np.ndarray) -> float:

@@ -375,7 +375,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "logprob": lambda: attributes(Logprob, outputs),
     "request-metrics": lambda: attributes(RequestMetrics, outputs),
     "engine-stats": lambda: attributes(EngineStats, engine_stats),
-    "async-llm": lambda: methods(AsyncLLM, ("__init__", "generate", "encode", "submit", "close", "stats")),
+    "async-llm": lambda: methods(AsyncLLM, ("__init__", "generate", "encode", "submit", "embed", "close", "stats")),
     "delta-stream": lambda: methods(DeltaStream, ("abort", "aclose")),
     "server-flags": server_flags,
     "server-fields": server_fields,

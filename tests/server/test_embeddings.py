@@ -26,7 +26,6 @@ from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.overflow import FittedPrompt
 from pellucid.errors import (
     ContextLengthExceededError,
-    EngineDeadError,
     InvalidParameterError,
     NonFiniteError,
     QueueFullError,
@@ -221,22 +220,20 @@ def test_the_queue_the_end_and_a_failure() -> None:
     assert isinstance(asyncio.run(closing(0.0)), ShuttingDownError)
     assert isinstance(asyncio.run(closing(10.0)), list)
 
-    async def failing() -> None:
-        engine = mock_engine()
-        model: Any = engine.model
 
+def test_a_pass_that_fails_ends_its_job_alone() -> None:
+    async def test(llm: AsyncLLM) -> None:
         def fail(_: ForwardBatch) -> None:
             raise RuntimeError("kernel on fire")
 
+        model: Any = llm._engine.model
         model.on_forward = fail
-        llm = AsyncLLM(engine)
-        with pytest.raises(EngineDeadError, match="kernel on fire"):
+        with pytest.raises(RuntimeError, match="kernel on fire"):
             await llm.embed("abc")
-        with pytest.raises(EngineDeadError):
-            await llm.embed("abc")
-        await llm.close()
+        model.on_forward = None
+        np.testing.assert_array_equal((await llm.embed("abc", PLAIN))[0].embedding, hashes(["abc"])[0])
 
-    asyncio.run(failing())
+    with_llm(test).check_integrity()
 
 
 # Over HTTP

@@ -263,11 +263,10 @@ class AsyncLLM:
         )
         stream = await self.run_job(self._embeddings.job(ids, checked_pooling_params(pooling_params)))
         try:
-            async for outputs in stream:
-                return list(outputs)
+            [outputs] = [item async for item in stream]
         finally:
             stream.abort()
-        raise ShuttingDownError()
+        return list(outputs)
 
     def abort(self, stream: Stream[Any]) -> None:
         """End the stream's requests before the next step. May be called from any thread, at any time."""

@@ -99,7 +99,11 @@ class _Pieces(Iterator[list[EmbeddingOutput] | None]):
         if self._is_told:
             raise StopIteration
         if not self.is_ready:
-            self._jobs.compute(self._engine)
+            try:
+                self._jobs.compute(self._engine)
+            except BaseException:
+                self.close()
+                raise
         if not self.is_ready:
             return None
         self._is_told = True
