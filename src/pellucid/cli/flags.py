@@ -35,12 +35,13 @@ def with_flags(
     engine: bool = True,
     skip: tuple[str, ...] = (),
     only: tuple[str, ...] = (),
+    several: tuple[str, ...] = (),
     shown_defaults: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the flags of `SamplingParams` and `EngineArgs`.
 
-    `skip` names fields left out, `only` the ones kept where it is given; `shown_defaults` are defaults that the
-    command itself puts in, for the help.
+    `skip` names fields left out, `only` the ones kept where it is given; `several` are fields that take more than one
+    value, which come as tuples; `shown_defaults` are defaults that the command itself puts in, for the help.
     A field that both classes have (seed) is the request's.
     """
     defaults = shown_defaults or {}
@@ -55,7 +56,11 @@ def with_flags(
         def command(**values: Any) -> Any:
             for key, known in taken.items():
                 given = {name: values.pop(name) for name in known}
-                values[key] = {name: _plain(known[name], value) for name, value in given.items() if _given(value)}
+                values[key] = {
+                    name: _all_of(value) if name in several else _plain(known[name], value)
+                    for name, value in given.items()
+                    if _given(value)
+                }
             return function(**values)
 
         hints = typing.get_type_hints(function, include_extras=True)
@@ -65,7 +70,8 @@ def with_flags(
             owner = SamplingParams if key == "sampling" else EngineArgs
             types_ = typing.get_type_hints(owner)
             for name, f in known.items():
-                annotation = _option(f, types_[name], PANELS[owner], defaults)
+                make = _list_option if name in several else _option
+                annotation = make(f, types_[name], PANELS[owner], defaults)
                 hints[name] = annotation
                 parameters.append(
                     inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -120,6 +126,20 @@ def _option(f: Field[Any], hint: Any, panel: str, defaults: Mapping[str, Any]) -
     return Annotated[value | None, typer.Option(*declarations, **settings)]
 
 
+def _list_option(f: Field[Any], hint: Any, panel: str, defaults: Mapping[str, Any]) -> Any:
+    """The same for a field of which several values may be given."""
+    kind, optional = _base(hint)
+    one = _parser(kind, optional)
+    settings: dict[str, Any] = {
+        "help": _help(f, kind, False, defaults, " Several with commas between them."),
+        "rich_help_panel": panel,
+        "show_default": False,
+        "metavar": _metavar(hint, kind) + ",…",
+        "parser": lambda text: [one(part) for part in text.split(",")],
+    }
+    return Annotated[list[str] | None, typer.Option(flag(f.name), **settings)]
+
+
 def _base(hint: Any) -> tuple[Any, bool]:
     """`int | None` → (int, True); `tuple[int, …]` → (tuple, False)."""
     optional = False
@@ -153,8 +173,8 @@ def _metavar(hint: Any, kind: Any) -> str:
     return {int: "N", float: "NUMBER"}.get(kind, "TEXT")
 
 
-def _help(f: Field[Any], kind: Any, repeated: bool, defaults: Mapping[str, Any]) -> str:
-    text = str(f.metadata.get("help", ""))
+def _help(f: Field[Any], kind: Any, repeated: bool, defaults: Mapping[str, Any], note: str = "") -> str:
+    text = str(f.metadata.get("help", "")) + note
     if kind is tuple and "int" in str(f.type):
         text += " Ids with commas between them."
     elif repeated:
@@ -211,6 +231,11 @@ def _size(text: str) -> int | float | str:
         return _number(text)
     base = 1024 if match[3] else 1000
     return int(Decimal(match[1]) * base ** ("kmgt".index(match[2].lower()) + 1))
+
+
+def _all_of(lists: Any) -> tuple[Any, ...]:
+    """The values of a flag that may be given again, in order."""
+    return tuple(None if isinstance(value, _Unset) else value for one in lists for value in one)
 
 
 def _plain(f: Field[Any], value: Any) -> Any:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 from base64 import b64encode
+from collections.abc import Iterable
 from functools import cache
+from html import escape
 from importlib import resources
 
 SHARED_SCRIPTS = ("texts.js", "core.js", "trace.js", "panels_model.js", "panels_serving.js", "page.js")
 REPORT_SCRIPTS = (*SHARED_SCRIPTS, "report.js")
 PLAYGROUND_SCRIPTS = (*SHARED_SCRIPTS, "playground.js")
+SWEEP_SCRIPTS = ("texts.js", "sweep_texts.js", "core.js", "trace.js", "sweep.js")
 PLAYGROUND_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
 """For a page whose scripts and styles are files of its own server. Nothing inline runs, nobody may frame it."""
+
+
+_LINE = 16 * 1024
 
 
 @cache
@@ -29,7 +37,34 @@ def script(names: tuple[str, ...]) -> str:
     return '"use strict";\n(() => {\n' + "\n".join(read(name) for name in names) + "\n})();\n"
 
 
-def report_policy(script_text: str, style_text: str) -> str:
+def offline_page(kind: str, element: str, scripts: str, style: str, data: Iterable[str]) -> str:
+    """A file that holds everything: one custom element, its data as gzipped JSON lines. No text of a model is markup.
+
+    kind: what the page is, for its scripts and styles; a name of ours. data: lines.
+    """
+    policy = escape(offline_policy(scripts, style), quote=False)
+    return (
+        '<!doctype html>\n<html lang="en" data-theme="light">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>Pellucid</title>\n'
+        f"<style>{style}</style>\n</head>\n"
+        f'<body data-kind="{kind}"><{element}></{element}>\n<noscript>This page needs JavaScript.</noscript>\n'
+        f'<script type="application/gzip" id="trace">\n{packed(data)}\n</script>\n'
+        f"<script>{scripts}</script>\n</body>\n</html>\n"
+    )
+
+
+def packed(lines: Iterable[str]) -> str:
+    """Lines, gzipped (without a time, so that the same lines make the same text), in base64."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=9, mtime=0) as file:
+        for line in lines:
+            file.write(line.encode())
+    text = b64encode(buffer.getvalue()).decode("ascii")
+    return "\n".join(text[at : at + _LINE] for at in range(0, len(text), _LINE))
+
+
+def offline_policy(script_text: str, style_text: str) -> str:
     """For a file that holds everything: only these very scripts and styles, and no connection to anywhere."""
     return (
         f"default-src 'none'; script-src '{_hash(script_text)}'; style-src '{_hash(style_text)}'; "

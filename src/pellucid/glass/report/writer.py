@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 from base64 import b64encode
-from collections.abc import Callable, Iterable
-from html import escape
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from pellucid.glass.assets import REPORT_SCRIPTS, read, report_policy, script
+from pellucid.glass.assets import REPORT_SCRIPTS, offline_page, read, script
 from pellucid.glass.report.compact import Compaction
 from pellucid.trace.events import Event
 from pellucid.trace.jsonl import line_of
-
-_LINE = 16 * 1024
 
 
 def write_report(
@@ -33,36 +28,21 @@ def write_report(
 
 def report_html(events: Iterable[Event], *, token_bytes: Callable[[int], bytes] | None = None) -> str:
     """The page. Data are base64, so no text of a model stands in the markup."""
-    scripts, style = script(REPORT_SCRIPTS), read("style.css")
-    policy = escape(report_policy(scripts, style), quote=False)
-    data = _packed(events, token_bytes)
-    return (
-        '<!doctype html>\n<html lang="en" data-theme="light">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>Pellucid</title>\n'
-        f"<style>{style}</style>\n</head>\n"
-        '<body data-kind="report"><pl-page></pl-page>\n<noscript>This report needs JavaScript.</noscript>\n'
-        f'<script type="application/gzip" id="trace">\n{data}\n</script>\n'
-        f"<script>{scripts}</script>\n</body>\n</html>\n"
-    )
+    return offline_page("report", "pl-page", script(REPORT_SCRIPTS), read("style.css"), _lines(events, token_bytes))
 
 
-def _packed(events: Iterable[Event], token_bytes: Callable[[int], bytes] | None) -> str:
-    """JSON lines, gzipped (without a time, so that the same trace makes the same file), in base64."""
+def _lines(events: Iterable[Event], token_bytes: Callable[[int], bytes] | None) -> Iterator[str]:
+    """What is kept of the events, as JSON lines, and what was left out."""
     compaction = Compaction()
     ids: set[int] = set()
-    buffer = io.BytesIO()
-    with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=9, mtime=0) as file:
-        for event in compaction.events(events):
-            file.write(line_of(event).encode())
-            ids.update(_ids_of(event))
-        if token_bytes is not None:
-            pieces = {str(i): b64encode(token_bytes(i)).decode("ascii") for i in sorted(ids)}
-            file.write(line_of({"type": "pieces", "bytes_b64": pieces}).encode())
-        if compaction.cut is not None:
-            file.write(line_of(compaction.cut).encode())
-    text = b64encode(buffer.getvalue()).decode("ascii")
-    return "\n".join(text[at : at + _LINE] for at in range(0, len(text), _LINE))
+    for event in compaction.events(events):
+        yield line_of(event)
+        ids.update(_ids_of(event))
+    if token_bytes is not None:
+        pieces = {str(i): b64encode(token_bytes(i)).decode("ascii") for i in sorted(ids)}
+        yield line_of({"type": "pieces", "bytes_b64": pieces})
+    if compaction.cut is not None:
+        yield line_of(compaction.cut)
 
 
 def _ids_of(event: Event) -> set[int]:

@@ -123,3 +123,28 @@ const fact = (name, value, kind) => h("div", { class: "fact" }, h("dt", {}, name
 const facts = (...items) => h("dl", { class: "facts" }, items);
 const note = (text, kind = "") => h("p", { class: `note ${kind}` }, text);
 const bar = (share) => h("span", { class: "bar", "aria-hidden": "true" }, h("i", { style: { width: `${Math.max(0, Math.min(1, share)) * 100}%` } }));
+
+/** Light, dark, or as the system has it; gives back which. Remembered unless it is "auto". */
+function setTheme(theme) {
+  const chosen = theme === "auto" ? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light") : theme;
+  if (theme !== "auto") store.set("theme", theme);
+  document.documentElement.dataset.theme = chosen;
+  return chosen;
+}
+
+/** The document in the page's language, with its title. */
+function setDocument(title) {
+  document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
+  document.title = `Pellucid · ${title}`;
+}
+
+/** The bar at the top: name, what the page is, a line of facts, the buttons for language and theme. */
+function topBar(title, facts, { speak, flip }) {
+  const other = language === "zh" ? "en" : "zh";
+  return h("header", { class: "top" },
+    h("div", { class: "brand" }, h("span", { class: "logo", "aria-hidden": "true" }), h("h1", {}, "Pellucid", h("small", {}, title))),
+    facts,
+    h("div", { class: "tools" },
+      h("button", { type: "button", id: "language", lang: other === "en" ? "en" : "zh-CN", onclick: () => { language = other; store.set("language", other); speak(); document.getElementById("language").focus(); } }, other === "en" ? "English" : "中文"),
+      h("button", { type: "button", id: "theme", onclick: flip }, t("theme"))));
+}

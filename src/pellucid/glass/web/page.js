@@ -17,8 +17,8 @@ class Page extends HTMLElement {
   }
 
   build() {
-    document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
-    document.title = `Pellucid · ${t(document.body.dataset.kind + ".title")}`;
+    const title = t(document.body.dataset.kind + ".title");
+    setDocument(title);
     this.status = h("p", { class: "status", role: "status" });
     this.controls = h("div", { class: "cursor", role: "region", "aria-label": t("cursor") });
     this.watcher = new IntersectionObserver((entries) => {
@@ -32,12 +32,7 @@ class Page extends HTMLElement {
       panel.isDirty = true;
       return panel;
     });
-    const head = h("header", { class: "top" },
-      h("div", { class: "brand" }, h("span", { class: "logo", "aria-hidden": "true" }), h("h1", {}, "Pellucid", h("small", {}, t(document.body.dataset.kind + ".title")))),
-      this.model = h("p", { class: "model" }),
-      h("div", { class: "tools" },
-        h("button", { type: "button", id: "language", lang: language === "zh" ? "en" : "zh-CN", onclick: () => this.speak(language === "zh" ? "en" : "zh") }, language === "zh" ? "English" : "中文"),
-        h("button", { type: "button", id: "theme", onclick: () => this.applyTheme(this.theme === "dark" ? "light" : "dark") }, t("theme"))));
+    const head = topBar(title, this.model = h("p", { class: "model" }), { speak: () => this.build(), flip: () => this.applyTheme(this.theme === "dark" ? "light" : "dark") });
     const nav = h("nav", { "aria-label": t("panels") }, h("ol", {}, PANELS.map(([name]) => h("li", {}, h("a", { href: `#p-${name}` }, t("panel." + name))))));
     const main = h("main", {}, this.status, this.before ? this.before() : null, h("p", { class: "keys" }, t("keys")), this.panels);
     this.replaceChildren(h("a", { class: "skip", href: "#p-text" }, t("skip")), head, this.controls, h("div", { class: "body" }, nav, main));
@@ -45,18 +40,7 @@ class Page extends HTMLElement {
     this.refresh(true);
   }
 
-  speak(to) {
-    language = to;
-    store.set("language", to);
-    this.build();
-    this.querySelector("#language").focus();
-  }
-
-  applyTheme(theme) {
-    this.theme = theme === "auto" ? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light") : theme;
-    if (theme !== "auto") store.set("theme", theme);
-    document.documentElement.dataset.theme = this.theme;
-  }
+  applyTheme(theme) { this.theme = setTheme(theme); }
 
   get sequence() { return this.trace.sequences.get(this.cursor.request) || null; }
 
