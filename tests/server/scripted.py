@@ -71,8 +71,7 @@ def _next_token(tokens: list[int]) -> int:
 
 def scripted_engine(template: str = QWEN_LIKE, *, context: int = 8192, **options: Any) -> LLMEngine:
     defaults = {"model": "scripted", "max_num_seqs": 8, "max_num_batched_tokens": 512, "seed": 0}
-    # One token a piece: what a stream says must not hang on when guesses pay.
-    args = EngineArgs(**{**defaults, "speculative_method": "off", **options})
+    args = EngineArgs(**{**defaults, **options})
     tokenizer = ChatTokenizer()
     tokenizer.chat_template = template
     tokenizer.chat_templates = {"default": template}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pellucid.errors import InvalidParameterError
 from pellucid.server.output.choice import ChoiceParser
-from pellucid.server.output.events import Event, Message, joined
+from pellucid.server.output.events import Content, Event, Message, Reasoning, joined
 from pellucid.server.output.families import TOOL_FAMILIES, check_tool_parser, tool_family
 from pellucid.server.output.reasoning import (
     REASONING_PARSERS,
@@ -32,8 +32,19 @@ def parse(pieces: list[str], family: str | None, reasoning: str | None = None, p
         None if reasoning is None else ReasoningParser(REASONING_PARSERS[reasoning], prompt),
         None if family is None else TOOL_FAMILIES[family].parser(SCHEMAS),
     )
-    events = [event for piece in pieces for event in parser.push(piece)]
-    return events + parser.finish()
+    events = [event for piece in pieces for event in parser.push(piece)] + parser.finish()
+    check_places("".join(pieces), events)
+    return events
+
+
+def check_places(text: str, events: list[Event]) -> None:
+    """Every piece stands where it says, behind the one before it."""
+    end = 0
+    for event in events:
+        if isinstance(event, Content | Reasoning):
+            assert event.at >= end
+            end = event.at + len(event.text)
+            assert text[event.at : end] == event.text
 
 
 def read(text: str, family: str | None, reasoning: str | None = None, prompt: str = "") -> Message:

@@ -114,17 +114,19 @@ def test_a_call_that_is_cut_off_is_length(scripted: RunningServer) -> None:
     assert calls[0]["name"] == "get_weather"
 
 
-def test_logprobs_of_a_call(scripted: RunningServer) -> None:
-    whole = ask(scripted, CALL, tools=[TOOL], logprobs=True)
-    tokens = [
-        token
-        for chunk in ask(scripted, CALL, tools=[TOOL], logprobs=True, stream=True)
-        for choice in chunk.choices
-        if choice.logprobs
-        for token in choice.logprobs.content
-    ]
-    assert tokens == whole.choices[0].logprobs.content
-    assert len(tokens) == whole.usage.completion_tokens
+def test_logprobs_are_of_the_content(scripted: RunningServer) -> None:
+    """As OpenAI's: the tokens of a call are in no text."""
+    for text, content in ((CALL, ""), (f"Sure.\n{CALL}", "Sure.")):
+        whole = ask(scripted, text, tools=[TOOL], logprobs=True)
+        tokens = [
+            token
+            for chunk in ask(scripted, text, tools=[TOOL], logprobs=True, stream=True)
+            for choice in chunk.choices
+            if choice.logprobs
+            for token in choice.logprobs.content
+        ]
+        assert tokens == whole.choices[0].logprobs.content
+        assert "".join(token.token for token in tokens) == content
 
 
 def test_the_history_reaches_the_template(scripted: RunningServer) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pellucid.outputs import CompletionOutput, RequestOutput, TokenLogprobs
+from pellucid.outputs import CompletionOutput, RequestOutput
 from pellucid.server.answers import Answers, Json
 from pellucid.server.output.choice import ChoiceParser
 from pellucid.server.output.events import CallArguments, Content, Event, Reasoning, joined, merged
+from pellucid.server.output.token_logprobs import PieceLogprobs
 from pellucid.server.parsing import ChatRequest
-from pellucid.server.wire import finite
 
 
 class ChatAnswers(Answers):
@@ -23,6 +23,7 @@ class ChatAnswers(Answers):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._parsers: dict[int, ChoiceParser] = {}
+        self._logprobs: dict[int, PieceLogprobs] = {}
         self._drawn: dict[int, list[int]] = {}
         """Ids by answer, where reasoning has to be counted."""
         self._num_reasoning_tokens = 0
@@ -47,23 +48,22 @@ class ChatAnswers(Answers):
         return usage
 
     def _choice(self, place: int, total: RequestOutput, completion: CompletionOutput) -> Json:
-        message: Json = {"role": "assistant", "content": completion.text, "refusal": None}
-        parser = ChoiceParser()
-        if self.request.reads_answers:
-            parser = self.request.parser(total.prompt or "")
-            read = joined(parser.push(completion.text) + parser.finish())
-            message["content"] = read.content or (None if read.calls or read.reasoning else "")
-            if read.reasoning:
-                message["reasoning_content"] = read.reasoning
-            if read.calls:
-                message["tool_calls"] = [
-                    {"id": self._new_id(), "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-                    for c in read.calls
-                ]
+        parser = self.request.parser(total.prompt or "")
+        events = merged(parser.push(completion.text) + parser.finish())
+        read = joined(events)
+        content: str | None = read.content or (None if read.calls or read.reasoning else "")
+        message: Json = {"role": "assistant", "content": content, "refusal": None}
+        if read.reasoning:
+            message["reasoning_content"] = read.reasoning
+        if read.calls:
+            message["tool_calls"] = [
+                {"id": self._new_id(), "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                for c in read.calls
+            ]
         return {
             "index": completion.index,
             "message": message,
-            "logprobs": self._logprobs(completion),
+            "logprobs": self._logprobs_of(completion, events),
             **_chat_ending(completion, parser),
             **self._prompt_logprobs(total),
         }
@@ -76,14 +76,10 @@ class ChatAnswers(Answers):
             opening = {"role": "assistant", "content": "", "refusal": None}
             yield self._chunk({"index": index, "delta": opening, "logprobs": None, "finish_reason": None}, place)
         parser, is_end = self._parsers[index], completion.finish_reason is not None
-        events = parser.push(completion.text) + (parser.finish() if is_end else [])
-        deltas = [self._delta(event) for event in merged(events)]
-        logprobs = self._logprobs(completion)
-        if logprobs and not deltas:
-            deltas = [{"content": ""}]
-        for piece in deltas:
-            yield self._chunk({"index": index, "delta": piece, "logprobs": logprobs, "finish_reason": None}, place)
-            logprobs = None
+        self._take_logprobs(completion)
+        for event in merged(parser.push(completion.text) + (parser.finish() if is_end else [])):
+            choice = {"index": index, "delta": self._delta(event), "logprobs": self._logprobs_in(index, [event])}
+            yield self._chunk({**choice, "finish_reason": None}, place)
         if is_end:
             ending = _chat_ending(completion, parser)
             yield self._chunk({"index": index, "delta": {}, "logprobs": None, **ending}, place)
@@ -104,13 +100,34 @@ class ChatAnswers(Answers):
         assert self.request.format.tools is not None
         return self.request.format.tools.new_id()
 
-    def _logprobs(self, completion: CompletionOutput) -> Json | None:
-        if not completion.logprobs:
+    def _take_logprobs(self, completion: CompletionOutput) -> None:
+        params = self.request.params
+        if params.logprobs is None:
+            return
+        if completion.index not in self._logprobs:
+            pieces = PieceLogprobs(self._tokenizer, params.skip_special_tokens, params.logprobs)
+            self._logprobs[completion.index] = pieces
+        self._logprobs[completion.index].take(completion)
+
+    def _logprobs_of(self, completion: CompletionOutput, events: Sequence[Event]) -> Json | None:
+        """Those of a whole answer."""
+        self._take_logprobs(completion)
+        found = self._logprobs_in(completion.index, events)
+        return {"content": [], "refusal": None} if found is None and completion.index in self._logprobs else found
+
+    def _logprobs_in(self, index: int, events: Sequence[Event]) -> Json | None:
+        """Of the tokens of content, and of reasoning where there is some; None without any. Calls have none."""
+        pieces = self._logprobs.get(index)
+        if pieces is None:
             return None
-        return {
-            "content": token_logprobs(completion, self.request.params.logprobs or 0, self._tokenizer),
-            "refusal": None,
-        }
+        content: list[Json] = []
+        reasoning: list[Json] = []
+        for event in events:
+            if isinstance(event, (Content, Reasoning)):
+                (content if isinstance(event, Content) else reasoning).extend(pieces.of(event.at, event.text))
+        if not (content or reasoning):
+            return None
+        return {"content": content, "refusal": None, **({"reasoning_content": reasoning} if reasoning else {})}
 
 
 def _chat_ending(completion: CompletionOutput, parser: ChoiceParser) -> Json:
@@ -119,20 +136,3 @@ def _chat_ending(completion: CompletionOutput, parser: ChoiceParser) -> Json:
     if reason == "stop" and parser.num_calls:
         reason = "tool_calls"
     return {"finish_reason": reason, "stop_reason": completion.stop_reason}
-
-
-def token_logprobs(completion: CompletionOutput, num_top: int, tokenizer: Any) -> list[Json]:
-    """A list of the drawn tokens with their logprobs and the `num_top` most probable ones at their places."""
-
-    def entry(token_id: int, entries: TokenLogprobs) -> Json:
-        return {
-            "token": entries[token_id].decoded_token,
-            "logprob": finite(entries[token_id].logprob),
-            "bytes": list(tokenizer.token_bytes(token_id)),
-        }
-
-    listed: list[Json] = []
-    for token_id, entries in zip(completion.token_ids, completion.logprobs or (), strict=True):
-        ranked = sorted((one.rank, other) for other, one in entries.items() if one.rank <= num_top)
-        listed.append({**entry(token_id, entries), "top_logprobs": [entry(other, entries) for _, other in ranked]})
-    return listed

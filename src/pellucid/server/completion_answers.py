@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pellucid.outputs import CompletionOutput, RequestOutput, TokenLogprobs
 from pellucid.server.answers import Answers, Json
+from pellucid.server.output.token_logprobs import TextOffsets
 from pellucid.server.parsing import CompletionRequest
 from pellucid.server.wire import finite
 
 
 class CompletionAnswers(Answers):
-    """/v1/completions."""
+    """/v1/completions. Its logprobs are of all tokens drawn, the one that ended the answer and a stop string's too."""
 
     kind = "text_completion"
     chunk_kind = "text_completion"
@@ -78,28 +78,11 @@ class CompletionAnswers(Answers):
             self._offsets[index] = TextOffsets(self._tokenizer, self.request.params.skip_special_tokens)
         offsets = self._offsets[index]
         return {
-            "text_offset": [offsets.next(token_id) for token_id, _ in rows],
+            "text_offset": [offsets.next(token_id)[0] for token_id, _ in rows],
             "tokens": [self._tokenizer.token_text(token_id) for token_id, _ in rows],
             "token_logprobs": [None if e is None else finite(e[token_id].logprob) for token_id, e in rows],
             "top_logprobs": [None if e is None else _by_text(e) for _, e in rows] if num_top else None,
         }
-
-
-class TextOffsets:
-    """Where each token begins in the text, in characters; a token inside a character begins where that does."""
-
-    def __init__(self, tokenizer: Any, skip_special_tokens: bool) -> None:
-        self._tokenizer = tokenizer
-        self._skips = skip_special_tokens
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._at = 0
-
-    def next(self, token_id: int) -> int:
-        """The next token's place."""
-        place = self._at
-        if not (self._skips and self._tokenizer.is_special(token_id)):
-            self._at += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
-        return place
 
 
 def _by_text(entries: TokenLogprobs) -> dict[str, float]:

@@ -93,11 +93,6 @@ class ChatRequest(ApiRequest):
         except PellucidError as error:
             raise api_error(error, names) from None
 
-    @property
-    def reads_answers(self) -> bool:
-        """Whether there is anything but content to be found in an answer."""
-        return self.format is not None and (self.tool_use is not None or self.format.reasoning is not None)
-
 
 def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     """Raises `ApiError`."""

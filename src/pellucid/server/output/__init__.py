@@ -3,11 +3,11 @@
 events.py        the three, as deltas
 marks.py         marks found across pieces of text, and the white space around them
 reasoning.py     <think> … </think>; the table of --reasoning-parser
-json_call.py     {"name": …, "arguments": {…}} read while it is written
-tool_calls.py    calls between marks, one JSON object each or a list of them
-xml_calls.py     calls as <function=…><parameter=…>
+call_readers.py  one call, read while it is written, in each of the forms that models use
+tool_calls.py    calls between marks, one or a list of them
 families.py      which models write what; the table of --tool-call-parser
 choice.py        reasoning first, then content and calls
+token_logprobs.py  which tokens a piece was made of
 
 A parser's events do not depend on how the text falls into pieces: a whole answer goes in as one, a stream as many.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pellucid.server.output.events import CallArguments, CallStart, Content, Event, Parser, merged
+from pellucid.server.output.tool_calls import ToolCallParser
 
 
 class ChoiceParser:
@@ -11,17 +12,22 @@ class ChoiceParser:
     Without parsers everything is content. parallel: whether more than the first call is given.
     """
 
-    def __init__(self, reasoning: Parser | None = None, tools: Parser | None = None, *, parallel: bool = True) -> None:
+    def __init__(
+        self, reasoning: Parser | None = None, tools: ToolCallParser | None = None, *, parallel: bool = True
+    ) -> None:
         self._reasoning = reasoning
         self._tools = tools
         self._parallel = parallel
         self.num_calls = 0
         """Calls that were given."""
+        self._num_pushed = 0
 
     def push(self, text: str) -> list[Event]:
         """The events that a piece of text completes."""
+        at = self._num_pushed
+        self._num_pushed += len(text)
         if self._reasoning is None:
-            return self._given(self._answer([Content(text)]))
+            return self._given(self._answer([Content(text, at)]))
         return self._given(self._answer(self._reasoning.push(text)))
 
     def finish(self) -> list[Event]:
@@ -34,7 +40,7 @@ class ChoiceParser:
             return events
         result: list[Event] = []
         for event in events:
-            result += self._tools.push(event.text) if isinstance(event, Content) else [event]
+            result += self._tools.push(event.text, event.at) if isinstance(event, Content) else [event]
         return result
 
     def _given(self, events: list[Event]) -> list[Event]:

@@ -12,6 +12,8 @@ class Content:
     """More of the answer itself."""
 
     text: str
+    at: int = 0
+    """Where it begins in what was generated, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class Reasoning:
     """More of what the model wrote before its answer."""
 
     text: str
+    at: int = 0
+    """As of `Content`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +85,15 @@ def joined(events: Iterable[Event]) -> Message:
 
 
 def merged(events: Sequence[Event]) -> list[Event]:
-    """The same with neighbours of one kind joined and empty ones left out."""
+    """The same with neighbours of one kind joined, where nothing was left out between them, and without empty ones."""
     result: list[Event] = []
     for event in events:
         last = result[-1] if result else None
         if isinstance(event, (Content, Reasoning)):
             if not event.text:
                 continue
-            if isinstance(last, (Content, Reasoning)) and type(last) is type(event):
-                result[-1] = type(event)(last.text + event.text)
+            if isinstance(last, (Content, Reasoning)) and type(last) is type(event) and _end(last) == event.at:
+                result[-1] = type(event)(last.text + event.text, last.at)
                 continue
         elif isinstance(event, CallArguments):
             if not event.fragment:
@@ -99,3 +103,7 @@ def merged(events: Sequence[Event]) -> list[Event]:
                 continue
         result.append(event)
     return result
+
+
+def _end(event: Content | Reasoning) -> int:
+    return event.at + len(event.text)

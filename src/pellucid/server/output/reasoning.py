@@ -57,6 +57,7 @@ class ReasoningParser:
     def __init__(self, marks: ReasoningMarks, prompt: str = "", going_on: str = "") -> None:
         self._marks = marks
         self._buffer = ""
+        self._num_pushed = 0
         end = prompt.rstrip()
         is_open = end.endswith(marks.open) or going_on.rfind(marks.open) > going_on.rfind(marks.close)
         self._is_assumed = marks.is_assumed and not end.endswith(marks.close)
@@ -76,8 +77,14 @@ class ReasoningParser:
         """Whether all that comes is the answer."""
         return self._state == "after"
 
+    @property
+    def _at(self) -> int:
+        """Where the buffer begins in what was generated."""
+        return self._num_pushed - len(self._buffer)
+
     def push(self, text: str) -> list[Event]:
         self._buffer += text
+        self._num_pushed += len(text)
         events: list[Event] = []
         if self._state == "before":
             self._decide()
@@ -88,10 +95,10 @@ class ReasoningParser:
         return events
 
     def finish(self) -> list[Event]:
-        rest, self._buffer = self._buffer, ""
+        begin, rest, self._buffer = self._at, self._buffer, ""
         if self._state == "inside":
-            return [Reasoning(rest)] if rest.strip() else []
-        return [Content(rest)] if rest else []
+            return [Reasoning(rest, begin)] if rest.strip() else []
+        return [Content(rest, begin)] if rest else []
 
     def _decide(self) -> None:
         """Whether the answer opens with reasoning."""
@@ -108,18 +115,18 @@ class ReasoningParser:
         if self._at_edge:
             self._buffer = self._buffer.lstrip()
             self._at_edge = not self._buffer
-        at = self._buffer.find(self._marks.close)
+        begin, at = self._at, self._buffer.find(self._marks.close)
         if at < 0:
             end = certain(self._buffer, (self._marks.close,))
             text, self._buffer = self._buffer[:end], self._buffer[end:]
         else:
             text, self._buffer = self._buffer[:at].rstrip(), self._buffer[at + len(self._marks.close) :]
             self._state, self._at_edge = "after", True
-        return [Reasoning(text)] if text else []
+        return [Reasoning(text, begin)] if text else []
 
     def _after(self) -> list[Event]:
         if self._at_edge:
             self._buffer = self._buffer.lstrip()
             self._at_edge = not self._buffer
-        text, self._buffer = self._buffer, ""
-        return [Content(text)] if text else []
+        begin, text, self._buffer = self._at, self._buffer, ""
+        return [Content(text, begin)] if text else []

@@ -39,6 +39,8 @@ class ToolCallParser:
         self._tool_names = tool_names
         self._buffer = ""
         """Not decided yet."""
+        self._end = 0
+        """Where it ends in what was generated."""
         self._opening = ""
         """While in a section: what it began with, white space before it included."""
         self._undecided = ""
@@ -55,8 +57,10 @@ class ToolCallParser:
         self._after_call = False
         """White space is left out until something else comes."""
 
-    def push(self, text: str) -> list[Event]:
+    def push(self, text: str, at: int | None = None) -> list[Event]:
+        """As `Parser.push`. at: where the text begins in what was generated; else right behind the last."""
         self._buffer += text
+        self._end = (self._end if at is None else at) + len(text)
         events: list[Event] = []
         while self._buffer and (self._section(events) if self._in_section else self._text(events)):
             pass
@@ -101,21 +105,24 @@ class ToolCallParser:
         found = find_first(self._buffer, self._marks.opens)
         if found is None:
             end = certain(self._buffer, self._marks.opens)
-            self._give(events, self._buffer[:end])
-            self._buffer = self._buffer[end:]
+            text, self._buffer = self._buffer[:end], self._buffer[end:]
+            self._give(events, text)
             return False
         before = self._buffer[: found.at]
-        self._give(events, before.rstrip())
+        text = before.rstrip()
+        self._give(events, text, self._end - len(self._buffer) + len(text))
         self._begin_section(before[len(before.rstrip()) :] + found.mark)
         self._buffer = self._buffer[found.at + len(found.mark) :]
         return True
 
-    def _give(self, events: list[Event], text: str) -> None:
+    def _give(self, events: list[Event], text: str, end: int | None = None) -> None:
+        """The text ends before the place `end`; the buffer's, where that is not given."""
+        end = self._end - len(self._buffer) if end is None else end
         if self._after_call:
             text = text.lstrip()
         if text:
             self._after_call = self._is_start = False
-            events.append(Content(text))
+            events.append(Content(text, end - len(text)))
 
     def _begin_section(self, opening: str) -> None:
         self._in_section, self._has_call = True, False

@@ -9,9 +9,9 @@ from typing import Any
 from pellucid.outputs import CompletionOutput, RequestOutput
 from pellucid.server.answers import Answers, Json
 from pellucid.server.api_errors import ApiError
-from pellucid.server.chat_answers import token_logprobs
 from pellucid.server.output.choice import ChoiceParser
 from pellucid.server.output.events import Content, Event
+from pellucid.server.output.token_logprobs import PieceLogprobs
 from pellucid.server.responses.output import OutputItems
 from pellucid.server.responses.request import ResponsesRequest
 
@@ -29,8 +29,10 @@ class ResponseAnswers(Answers):
         self._parser: ChoiceParser | None = None
         self._drawn: list[int] = []
         self._prompt = ""
-        self._logprobs: list[Json] = []
-        """Of tokens whose text has not come out yet."""
+        self._logprobs: PieceLogprobs | None = None
+        if self.request.includes_logprobs:
+            params = self.request.params
+            self._logprobs = PieceLogprobs(self._tokenizer, params.skip_special_tokens, params.logprobs or 0)
         self._num_events = 0
         self._finish_reason: str | None = None
         self._refusal: ApiError | None = None
@@ -71,8 +73,8 @@ class ResponseAnswers(Answers):
             self._prompt = delta.prompt or ""
             self._parser = self.request.parser(self._prompt)
         self._drawn += completion.token_ids
-        if self.request.includes_logprobs:
-            self._logprobs += token_logprobs(completion, self.request.params.logprobs or 0, self._tokenizer)
+        if self._logprobs is not None:
+            self._logprobs.take(completion)
         is_end = completion.finish_reason is not None
         events = self._parser.push(completion.text) + (self._parser.finish() if is_end else [])
         for event in events:
@@ -85,7 +87,9 @@ class ResponseAnswers(Answers):
 
     def _told(self, event: Event) -> Iterator[Json]:
         """The logprobs of tokens of reasoning and calls are in no text."""
-        logprobs, self._logprobs = self._logprobs, []
+        logprobs: list[Json] = []
+        if self._logprobs is not None and isinstance(event, Content):
+            logprobs = self._logprobs.of(event.at, event.text)
         yield from map(self._numbered, self._output.add(event, logprobs))
 
     def _numbered(self, event: Json) -> Json:
