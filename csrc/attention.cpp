@@ -12,6 +12,16 @@ constexpr float kLog2E = 1.44269504f;
 constexpr int kTile = kMaxAttentionQueries;
 constexpr int64_t kTilesTogether = 4;  // tiles of a worker that share a split while it is in the second-level cache
 
+void ask_for(const uint8_t* begin, int64_t bytes) {
+  for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(begin + line, 0, 2);
+}
+
+// Asks for what a row writes in a block: a token's numbers lie on many lines of it.
+void ask_for_block(const KVView& kv, int64_t block) {
+  ask_for(kv.key(block, 0), kv.heads * kv.key_bytes);
+  ask_for(kv.value(block, 0), kv.heads * kv.value_bytes);
+}
+
 }  // namespace
 
 void Runtime::rotate_and_store(Rows qkv, const AttentionShape& shape, Norm q_norm, Norm k_norm, const float* cosine,
@@ -22,6 +32,8 @@ void Runtime::rotate_and_store(Rows qkv, const AttentionShape& shape, Norm q_nor
   const auto one = [&](int64_t i) {
     const float *c = cosine + i * half_dim, *s = sine + i * half_dim;
     float* row = qkv.row(i);
+    const int64_t block = step.slots[i] / kBlockTokens;
+    if (i == 0 || step.slots[i - 1] / kBlockTokens != block) ask_for_block(kv, block);
     for (int64_t h = 0; h < shape.heads + kv.heads; ++h) {
       float* head = row + h * dim;
       const Norm& norm = h < shape.heads ? q_norm : k_norm;
@@ -32,8 +44,7 @@ void Runtime::rotate_and_store(Rows qkv, const AttentionShape& shape, Norm q_nor
     const float* value = key + kv.heads * dim;
     bool finite = true;
     for (int64_t h = 0; h < kv.heads; ++h)
-      finite &= kernels_.store_kv(kv, step.slots[i] / kBlockTokens, step.slots[i] % kBlockTokens, h, key + h * dim,
-                                  value + h * value_dim);
+      finite &= kernels_.store_kv(kv, block, step.slots[i] % kBlockTokens, h, key + h * dim, value + h * value_dim);
     if (!finite) nonfinite[i] = true;
   };
   each_row(step.rows, one);
@@ -55,6 +66,23 @@ struct Runtime::AttentionCall {
   const KVView& kv;
   const Rows& out;
   int64_t group() const { return shape.heads / kv.heads; }
+  const int32_t* table(const Tiles& tiles) const { return step.block_table + tiles.sequence * step.max_blocks; }
+  int64_t row(const Tiles& tiles, int64_t pair) const { return step.query_start_loc[tiles.sequence] + pair / group(); }
+  int64_t lowest(int64_t row) const {
+    return shape.window > 0 ? std::max<int64_t>(0, step.positions[row] + 1 - shape.window) : 0;
+  }
+};
+
+// The part of a split that some queries see: blocks of one sequence's table.
+struct Runtime::Part {
+  const int32_t* table;
+  int64_t head;
+  int64_t begin, end;
+
+  // Of positions [lo, hi).
+  Part(const int32_t* blocks, int64_t kv_head, int64_t split, int64_t lo, int64_t hi)
+      : table(blocks), head(kv_head), begin(std::max(lo, split * kSplit) / kBlockTokens),
+        end((std::min(hi, (split + 1) * kSplit) + kBlockTokens - 1) / kBlockTokens) {}
 };
 
 // Up to kTile queries with their pointers. Lives where it is made: `task` points into it.
@@ -79,13 +107,13 @@ struct Runtime::Tile {
     lowest = INT64_MAX;
     highest = 0;
     for (int i = 0; i < queries; ++i) {
-      const int64_t row = step.query_start_loc[tiles.sequence] + (first + i) / group;
+      const int64_t row = call.row(tiles, first + i);
       const int64_t head = tiles.kv_head * group + (first + i) % group;
       q[i] = qkv.row(row) + head * kv.head_dim;
       out[i] = to.row(row) + head * kv.value_dim;
       own[i] = step.positions[row];
       hi[i] = shape.causal ? own[i] + 1 : step.positions[step.query_start_loc[tiles.sequence + 1] - 1] + 1;
-      lo[i] = shape.window > 0 ? std::max<int64_t>(0, own[i] + 1 - shape.window) : 0;
+      lo[i] = call.lowest(row);
       slope[i] = shape.slopes ? shape.slopes[head] * kLog2E : 0.0f;
       sink[i] = shape.sinks ? shape.sinks[head] * kLog2E : 0.0f;
       states[i] = {0.0f, 0.0f};
@@ -94,7 +122,7 @@ struct Runtime::Tile {
     }
     split_begin = lowest / kSplit;
     split_end = (highest + kSplit - 1) / kSplit;
-    task = {&kv,  step.block_table + tiles.sequence * step.max_blocks, tiles.kv_head, queries, q, lo, hi, own, slope,
+    task = {&kv,  call.table(tiles), tiles.kv_head, queries, q, lo, hi, own, slope,
             shape.scale * kLog2E, {shape.cap * kLog2E, shape.slopes != nullptr}, q_codes, q_scales};
     if (kv.coded()) kernels.pack_queries(task, q_codes, q_scales);
   }
@@ -148,50 +176,69 @@ void Runtime::attention(Rows qkv, const AttentionShape& shape, const StepView& s
   // A little work is done before other workers are awake.
   const bool little = count <= 4 && count * longest <= 96;
   if (pool_.size() == 1 || little) {
-    for (const Tiles& tiles : work) attend_tiles(call, tiles, *spaces_[0]);
-  } else if (count >= 4 * pool_.size() || longest <= kSplit) {
+    for (const Tiles& tiles : work) attend_tiles(call, tiles, &tiles + 1 < work.data() + count ? &tiles + 1 : nullptr, *spaces_[0]);
+  } else if (many) {
     std::atomic<int64_t> next{count};  // the last rows see the most and go first
     pool_.run([&](int worker) {
       for (int64_t i = --next; i >= 0; i = --next)
-        attend_tiles(call, work[static_cast<size_t>(i)], *spaces_[static_cast<size_t>(worker)]);
+        attend_tiles(call, work[static_cast<size_t>(i)], nullptr, *spaces_[static_cast<size_t>(worker)]);
+    });
+  } else if (count >= 4 * pool_.size() || longest <= kSplit) {
+    // Keys come from memory: a worker goes through its share in order, and knows what is next.
+    Shares shares(count, pool_.size());
+    pool_.run([&](int worker) {
+      shares.each(worker, [&](int64_t i) {
+        const Tiles* tiles = &work[static_cast<size_t>(i)];
+        attend_tiles(call, *tiles, i + 1 < count ? tiles + 1 : nullptr, *spaces_[static_cast<size_t>(worker)]);
+      });
     });
   } else {
     attend_by_splits(call, work);
   }
 }
 
-// What the first `count` tiles see of a split, as int16: where it lies, or unpacked.
-SplitCodes Runtime::split_codes(int64_t count, int64_t split, AttentionSpace& space) const {
+// What the first `count` tiles see of a split: where it lies, or widened to int16. `next` is what this worker looks at
+// after it, or nullptr.
+SplitCodes Runtime::split_codes(int64_t count, int64_t split, const Part* next, AttentionSpace& space) const {
   const AttendTask& task = space.tiles[0].task;
   const KVView& kv = *task.kv;
-  int64_t lo = INT64_MAX, hi = 0;
+  int64_t lo = INT64_MAX, hi = 0, queries = 0;
   for (int64_t i = 0; i < count; ++i) {
     lo = std::min(lo, space.tiles[i].lowest);
     hi = std::max(hi, space.tiles[i].highest);
+    queries += space.tiles[i].task.queries;
   }
-  const int64_t start = split * kSplit;
-  const int64_t b0 = std::max<int64_t>(lo - start, 0) / kBlockTokens;
-  const int64_t b1 = (std::min(hi - start, kSplit) + kBlockTokens - 1) / kBlockTokens;
+  const Part part(task.block_table, task.kv_head, split, lo, hi);
+  const int64_t first = split * kSplitBlocks, head = part.head;
+  const bool widen = kv.type != KVType::Int16 && (queries > kWidenQueries || kv.value_dim % kWidenDim != 0);
   SplitCodes codes;
-  for (int64_t b = b0; b < b1; ++b) {
-    const int64_t block = task.block_table[split * kSplitBlocks + b], head = task.kv_head;
+  codes.type = widen ? KVType::Int16 : kv.type;
+  for (int64_t at = part.begin; at < part.end; ++at) {
+    const int64_t block = part.table[at], b = at - first;
     codes.key_scales[b] = kv.key_scales(block, head);
     codes.value_scales[b] = kv.value_scales(block, head);
-    if (kv.type == KVType::Int16) {
-      codes.keys[b] = reinterpret_cast<const int16_t*>(kv.key(block, head));
-      codes.values[b] = reinterpret_cast<const int16_t*>(kv.value(block, head));
-    } else {
+    codes.keys[b] = kv.key(block, head);
+    codes.values[b] = kv.value(block, head);
+    if (kv.type == KVType::Int4) {
+      codes.key_factors[b] = kv.key_factors(block, head);
+      codes.value_factors[b] = kv.value_factors(block, head);
+    }
+    if (widen) {
       kernels_.unpack_keys(kv, block, head, space.keys(b));
       kernels_.unpack_values(kv, block, head, space.values(b));
-      codes.keys[b] = space.keys(b);
-      codes.values[b] = space.values(b);
+      codes.keys[b] = reinterpret_cast<const uint8_t*>(space.keys(b));
+      codes.values[b] = reinterpret_cast<const uint8_t*>(space.values(b));
     }
+    const bool known = next && next->begin + at - part.begin < next->end;
+    codes.ahead[b] = known ? kv.key(next->table[next->begin + at - part.begin], next->head) : codes.values[b];
   }
+  for (int64_t at = next ? next->begin + part.end - part.begin : 0; next && at < next->end; ++at)
+    ask_for(kv.key(next->table[at], next->head), kv.key_bytes);
   return codes;
 }
 
-// One worker takes all splits of its tiles, and merges as it goes.
-void Runtime::attend_tiles(const AttentionCall& call, const Tiles& tiles, AttentionSpace& space) const {
+// One worker takes all splits of its tiles, and merges as it goes. `next` are the tiles that it takes after these.
+void Runtime::attend_tiles(const AttentionCall& call, const Tiles& tiles, const Tiles* next, AttentionSpace& space) const {
   const int64_t dim = call.kv.value_dim;
   const int64_t count = (tiles.pairs + kTile - 1) / kTile;
   int64_t begin = INT64_MAX, end = 0;
@@ -203,7 +250,18 @@ void Runtime::attend_tiles(const AttentionCall& call, const Tiles& tiles, Attent
   }
   for (int64_t split = begin; split < end; ++split) {
     SplitCodes codes;
-    if (call.kv.coded()) codes = split_codes(count, split, space);
+    if (call.kv.coded()) {
+      const AttendTask& task = space.tiles[0].task;
+      if (split + 1 < end) {
+        const Part after(task.block_table, task.kv_head, split + 1, 0, space.tiles[count - 1].highest);
+        codes = split_codes(count, split, &after, space);
+      } else if (next) {
+        const Part after = first_part(call, *next);
+        codes = split_codes(count, split, &after, space);
+      } else {
+        codes = split_codes(count, split, nullptr, space);
+      }
+    }
     for (int64_t i = 0; i < count; ++i) {
       Tile& tile = space.tiles[i];
       if (split < tile.split_begin || split >= tile.split_end) continue;
@@ -213,6 +271,12 @@ void Runtime::attend_tiles(const AttentionCall& call, const Tiles& tiles, Attent
     }
   }
   for (int64_t i = 0; i < count; ++i) finish(call, space.tiles[i], space.sums(i));
+}
+
+// What the first split of these tiles begins with.
+Runtime::Part Runtime::first_part(const AttentionCall& call, const Tiles& tiles) const {
+  const int64_t row = call.row(tiles, tiles.first), lo = call.lowest(row);
+  return {call.table(tiles), tiles.kv_head, lo / kSplit, lo, call.step.positions[row] + 1};
 }
 
 void Runtime::attend(const Tile& tile, int64_t split, const SplitCodes& codes, SoftmaxState* states, float* out) const {
@@ -254,7 +318,13 @@ void Runtime::attend_by_splits(const AttentionCall& call, const std::vector<Tile
       Tile& own = space.tiles[0];
       own.fill(call, *piece.tiles, piece.tiles->first, space.queries(0), kernels_);
       SplitCodes codes;
-      if (call.kv.coded()) codes = split_codes(1, piece.split, space);
+      if (call.kv.coded()) {
+        const Piece& after = pieces[std::min(at + 1, pieces.size() - 1)];
+        const int64_t row = call.row(*after.tiles, after.tiles->first);
+        const Part next(call.table(*after.tiles), after.tiles->kv_head, after.split, call.lowest(row),
+                        call.step.positions[row] + 1);
+        codes = split_codes(1, piece.split, &next, space);
+      }
       attend(own, piece.split, codes, &states[at * kTile], &partial_[at * piece_floats]);
     });
   });

@@ -96,13 +96,22 @@ struct AttendTask {
   const float* q_scales;    // [queries]
 };
 
-// One split's keys and values as int16 codes, a pointer for each of its blocks.
+// One split's keys and values, a pointer for each of its blocks: int16 codes, or int8 and int4 as they are stored, which
+// are then widened in registers.
 struct SplitCodes {
-  const int16_t* keys[kSplitBlocks];    // [head_dim / 2, 16, 2]
-  const int16_t* values[kSplitBlocks];  // [8, value_dim, 2]
+  KVType type;
+  const uint8_t* keys[kSplitBlocks];
+  const uint8_t* values[kSplitBlocks];
   const float* key_scales[kSplitBlocks];
   const float* value_scales[kSplitBlocks];
+  const uint8_t* key_factors[kSplitBlocks];  // int4
+  const uint8_t* value_factors[kSplitBlocks];
+  const uint8_t* ahead[kSplitBlocks];  // keys that will be looked at next, to be asked for meanwhile
 };
+
+// Codes are widened in registers for so many queries and value_dim a multiple of kWidenDim; more share a widened copy.
+constexpr int kWidenQueries = 4;
+constexpr int64_t kWidenDim = 64;
 
 // Softmax state of one query over the positions seen so far; powers of 2, not of e.
 struct SoftmaxState {

@@ -24,16 +24,13 @@ inline float largest(const float* x, int64_t n) {
   const I16 magnitude = iset1(0x7fffffff);
   I16 top = iset1(0);
   for (int64_t d = 0; d < n; d += 16) top = imax(top, iand(icast(vload(x + d)), magnitude));
-  int32_t bits[16];
-  istore(bits, top);
-  int32_t all = bits[0];
-  for (int i = 1; i < 16; ++i) all = bits[i] > all ? bits[i] : all;
-  return bits_to_float(static_cast<uint32_t>(all));
+  return bits_to_float(static_cast<uint32_t>(ireduce_max(top)));
 }
 
-// codes ← x / scale, |code| ≤ limit and, where `length` > 0, of at most that length. Returns the scale: NaN if a number
-// is not finite, 0 below 1e-30, where quotients would overflow.
-float code_head(const float* x, int64_t n, float limit, float length, int32_t* codes) {
+// put(d, codes) for each 16 numbers: x / scale, |code| ≤ limit and, where `length` > 0, all of at most that length.
+// Returns the scale: NaN if a number is not finite, 0 below 1e-30, where quotients would overflow.
+template <class Put>
+inline float code_head(const float* x, int64_t n, float limit, float length, Put put) {
   const float top = largest(x, n);
   const bool finite = std::isfinite(top), live = finite && top > 1e-30f;
   float factor = limit;
@@ -48,13 +45,12 @@ float code_head(const float* x, int64_t n, float limit, float length, int32_t* c
     factor = most < limit ? most : limit;
   }
   const V16 inverse = vset1(live ? factor / top : 0.0f);
-  for (int64_t d = 0; d < n; d += 16)
-    istore(codes + d, live ? iround(vmul(vload(x + d), inverse)) : iset1(0));
+  for (int64_t d = 0; d < n; d += 16) put(d, live ? iround(vmul(vload(x + d), inverse)) : iset1(0));
   return live ? top / factor : finite ? 0.0f : bits_to_float(0x7fc00000u);
 }
 
 // The same in 4 bits: a group of kFactorGroup numbers has a factor 0 … 127 besides; factors[g · 16].
-float code_head4(const float* x, int64_t n, int32_t* codes, uint8_t* factors) {
+float code_head4(const float* x, int64_t n, int16_t* codes, uint8_t* factors) {
   const float top = largest(x, n);
   const bool finite = std::isfinite(top), live = finite && top > 1e-30f;
   const float scale = live ? top / (kInt4Limit * kFactorLimit) : 0.0f;
@@ -64,7 +60,7 @@ float code_head4(const float* x, int64_t n, int32_t* codes, uint8_t* factors) {
     factors[d / kFactorGroup * kBlockTokens] = static_cast<uint8_t>(factor);
     const V16 inverse = vset1(factor > 0.0f ? 1.0f / (scale * factor) : 0.0f);
     const I16 limit = iset1(7), lowest = iset1(-7);
-    istore(codes + d, live ? imax(imin(iround(vmul(vload(x + d), inverse)), limit), lowest) : iset1(0));
+    istore_narrow(codes + d, live ? imax(imin(iround(vmul(vload(x + d), inverse)), limit), lowest) : iset1(0));
   }
   return live ? scale : finite ? 0.0f : bits_to_float(0x7fc00000u);
 }
@@ -127,15 +123,25 @@ bool store_floats(const KVView& kv, int64_t block, int64_t offset, int64_t head,
 template <class T>
 bool store_codes_as(const KVView& kv, int64_t block, int64_t offset, int64_t head, const float* key, const float* value) {
   constexpr bool kWide = sizeof(T) == 2;
-  int32_t codes[kMaxHeadDim];
+  int16_t codes[kMaxHeadDim];
   T* keys = reinterpret_cast<T*>(kv.key(block, head)) + 2 * offset;
   T* values = reinterpret_cast<T*>(kv.value(block, head)) + (offset / 2) * 2 * kv.value_dim + offset % 2;
   float mixed[kMaxHeadDim];
   if (!kWide) turn(key, kv.head_dim, mixed);
-  const float k = code_head(kWide ? key : mixed, kv.head_dim, kWide ? kCodeMax : kInt8Limit, kWide ? kCodeLength : 0.0f, codes);
-  for (int64_t d = 0; d < kv.head_dim; ++d) keys[d / 2 * 2 * kBlockTokens + d % 2] = static_cast<T>(codes[d]);
-  const float v = code_head(value, kv.value_dim, kWide ? kValueLimit : kInt8Limit, 0.0f, codes);
-  for (int64_t d = 0; d < kv.value_dim; ++d) values[2 * d] = static_cast<T>(codes[d]);
+  const auto keep = [&](int64_t d, I16 c) { istore_narrow(codes + d, c); };
+  const float k = code_head(kWide ? key : mixed, kv.head_dim, kWide ? kCodeMax : kInt8Limit, kWide ? kCodeLength : 0.0f, keep);
+  for (int64_t d = 0; d < kv.head_dim; d += 2, keys += 2 * kBlockTokens) {
+    if constexpr (kWide) std::memcpy(keys, codes + d, 4);
+    else keys[0] = static_cast<T>(codes[d]), keys[1] = static_cast<T>(codes[d + 1]);
+  }
+  float v;
+  if constexpr (kWide) {
+    // The other token of the pair may be stored by another worker meanwhile.
+    v = code_head(value, kv.value_dim, kValueLimit, 0.0f, [&](int64_t d, I16 c) { istore_every_other(values + 2 * d, c); });
+  } else {
+    v = code_head(value, kv.value_dim, kInt8Limit, 0.0f, keep);
+    for (int64_t d = 0; d < kv.value_dim; ++d) values[2 * d] = static_cast<T>(codes[d]);
+  }
   kv.key_scales(block, head)[offset] = k;
   kv.value_scales(block, head)[offset] = v;
   return std::isfinite(k) && std::isfinite(v);
@@ -144,7 +150,7 @@ bool store_codes_as(const KVView& kv, int64_t block, int64_t offset, int64_t hea
 // Values of 32 numbers lie in 16 bytes, the second half in the high nibbles; a last 16 in 8 bytes likewise. So no two
 // tokens, which two workers may be storing, share a byte.
 bool store_codes4(const KVView& kv, int64_t block, int64_t offset, int64_t head, const float* key, const float* value) {
-  int32_t codes[kMaxHeadDim];
+  int16_t codes[kMaxHeadDim];
   const auto both = [&](int64_t low, int64_t high) { return static_cast<uint8_t>((codes[low] + 8) | ((codes[high] + 8) << 4)); };
   float mixed[kMaxHeadDim];
   turn(key, kv.head_dim, mixed);

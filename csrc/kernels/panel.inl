@@ -17,6 +17,8 @@ using pellucid::QuantizedRow;
 constexpr size_t kPrefetchAhead = 8192;
 
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+// Into the second-level cache only: more of these can be under way at once.
+inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 template <bool WIDE>
 inline V16 load_scales(const uint8_t* p) {

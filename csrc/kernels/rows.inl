@@ -48,42 +48,90 @@ void rms_norm(const float* x, const float* weight, float eps, int64_t n, float* 
 void rms_norm_row(const float* x, const float* w, float eps, int64_t n, float* out) { rms_norm<false>(x, w, eps, n, out); }
 void rms_norm_add_row(const float* x, const float* w, float eps, int64_t n, float* r) { rms_norm<true>(x, w, eps, n, r); }
 
+// Where the parts of a quantised row lie, to be written.
+template <int BYTES>
+struct RowParts {
+  uint8_t* codes;
+  float *scale, *fsum32, *fsum16;
+  int32_t *sum32, *sum16;
+  RowParts(uint8_t* out, int64_t k) : codes(out) {
+    const QuantizedRow<BYTES> row(out, k);
+    scale = const_cast<float*>(row.scale());
+    sum32 = const_cast<int32_t*>(row.sum32());
+    fsum32 = const_cast<float*>(row.fsum32());
+    sum16 = const_cast<int32_t*>(row.sum16());
+    fsum16 = const_cast<float*>(row.fsum16());
+  }
+};
+
+// Codes of 32 numbers times `inverse`.
+template <int BYTES>
+inline void round_group(const float* x, V16 inverse, uint8_t* codes, I16& q0, I16& q1) {
+  const I16 limit = iset1(QuantizedRow<BYTES>::kLimit), lowest = iset1(-QuantizedRow<BYTES>::kLimit);
+  q0 = imax(imin(iround(vmul(vload(x), inverse)), limit), lowest);
+  q1 = imax(imin(iround(vmul(vload(x + 16), inverse)), limit), lowest);
+  if constexpr (BYTES == 2)
+    store_codes(codes, q0, q1);
+  else
+    store_bytes(codes, q0, q1);
+}
+
+// Sixteen groups from group g on, the same numbers as one by one: their maxima and sums are taken across all together.
+template <int BYTES>
+inline void quantize_groups(const float* x, int64_t g, const RowParts<BYTES>& row) {
+  const V16 limit = vset1(static_cast<float>(QuantizedRow<BYTES>::kLimit)), zero = vset1(0.0f);
+  const I16 magnitude = iset1(0x7fffffff);
+  I16 a[16], b[16];
+  for (int i = 0; i < 16; ++i) {
+    const float* from = x + 32 * (g + i);
+    a[i] = imax(iand(icast(vload(from)), magnitude), iand(icast(vload(from + 16)), magnitude));
+  }
+  const V16 top = vcast(ireduce_max_each(a)), least = vset1(1e-30f);
+  alignas(64) float inverse[16];
+  vstore(inverse, vselect_lt(least, top, vdiv(limit, top), zero));
+  const V16 finite = vselect_lt(least, top, vdiv(top, limit), zero);
+  const V16 scale = vselect_lt(top, vset1(bits_to_float(0x7f800000u)), finite, vset1(bits_to_float(0x7fc00000u)));
+  for (int i = 0; i < 16; ++i)
+    round_group<BYTES>(x + 32 * (g + i), vset1(inverse[i]), row.codes + 32 * BYTES * (g + i), a[i], b[i]);
+  const I16 sa = ireduce_add_each(a), sb = ireduce_add_each(b), sum = iadd(sa, sb);
+  vstore(row.scale + g, scale);
+  istore(row.sum32 + g, sum);
+  vstore(row.fsum32 + g, vmul(scale, vfromint(sum)));
+  I16 low, high;
+  izip(sa, sb, low, high);
+  istore(row.sum16 + 2 * g, low);
+  istore(row.sum16 + 2 * g + 16, high);
+  izip(icast(vmul(scale, vfromint(sa))), icast(vmul(scale, vfromint(sb))), low, high);
+  vstore(row.fsum16 + 2 * g, vcast(low));
+  vstore(row.fsum16 + 2 * g + 16, vcast(high));
+}
+
 template <int BYTES>
 void quantize_row(const float* x, int64_t k, uint8_t* out) {
-  using Row = QuantizedRow<BYTES>;
-  constexpr float kCodeLimit = static_cast<float>(Row::kLimit);
-  const Row row(out, k);
-  float* scale = const_cast<float*>(row.scale());
-  int32_t* sum32 = const_cast<int32_t*>(row.sum32());
-  float* fsum32 = const_cast<float*>(row.fsum32());
-  int32_t* sum16 = const_cast<int32_t*>(row.sum16());
-  float* fsum16 = const_cast<float*>(row.fsum16());
+  constexpr float kCodeLimit = static_cast<float>(QuantizedRow<BYTES>::kLimit);
+  const RowParts<BYTES> row(out, k);
   const I16 magnitude = iset1(0x7fffffff);
-  for (int64_t g = 0; g < k / 32; ++g) {
+  int64_t g = 0;
+  for (; g + 16 <= k / 32; g += 16) quantize_groups<BYTES>(x, g, row);
+  for (; g < k / 32; ++g) {
     const V16 x0 = vload(x + 32 * g), x1 = vload(x + 32 * g + 16);
     // Bits of |x| compare as integers, and NaN and infinity lie above all finite numbers.
     const int32_t top = ireduce_max(imax(iand(icast(x0), magnitude), iand(icast(x1), magnitude)));
     const float amax = bits_to_float(static_cast<uint32_t>(top));
     // Below 1e-30 the quotient would overflow; such a group is zero for any practical purpose.
     const bool live = amax > 1e-30f;
-    const V16 inverse = vset1(live ? kCodeLimit / amax : 0.0f);
-    const I16 limit = iset1(Row::kLimit), lowest = iset1(-Row::kLimit);
-    const I16 q0 = imax(imin(iround(vmul(x0, inverse)), limit), lowest);
-    const I16 q1 = imax(imin(iround(vmul(x1, inverse)), limit), lowest);
-    if constexpr (BYTES == 2)
-      store_codes(out + 64 * g, q0, q1);
-    else
-      store_bytes(out + 32 * g, q0, q1);
+    I16 q0, q1;
+    round_group<BYTES>(x + 32 * g, vset1(live ? kCodeLimit / amax : 0.0f), out + 32 * BYTES * g, q0, q1);
     const int32_t a = ireduce_add(q0), b = ireduce_add(q1);
     // Not finite: poison the scale, so that the row's outputs are NaN and the request ends with an error.
     const float s = top >= 0x7f800000 ? bits_to_float(0x7fc00000u) : live ? amax / kCodeLimit : 0.0f;
-    scale[g] = s;
-    sum32[g] = a + b;
-    fsum32[g] = s * static_cast<float>(a + b);
-    sum16[2 * g] = a;
-    sum16[2 * g + 1] = b;
-    fsum16[2 * g] = s * static_cast<float>(a);
-    fsum16[2 * g + 1] = s * static_cast<float>(b);
+    row.scale[g] = s;
+    row.sum32[g] = a + b;
+    row.fsum32[g] = s * static_cast<float>(a + b);
+    row.sum16[2 * g] = a;
+    row.sum16[2 * g + 1] = b;
+    row.fsum16[2 * g] = s * static_cast<float>(a);
+    row.fsum16[2 * g + 1] = s * static_cast<float>(b);
   }
 }
 

@@ -53,6 +53,32 @@ template <int S>
 inline I16 ishl(I16 a) { return {_mm512_slli_epi32(a.v, S)}; }
 inline int32_t ireduce_add(I16 a) { return _mm512_reduce_add_epi32(a.v); }
 inline int32_t ireduce_max(I16 a) { return _mm512_reduce_max_epi32(a.v); }
+// Lane i: v[i] reduced. Halves of pairs of vectors are put together until each lane holds one of them.
+template <class F>
+inline I16 ireduce_each(const I16 (&v)[16], F f) {
+  __m512i pair[8], four[4], eight[2];
+  for (int i = 0; i < 8; ++i)
+    pair[i] = f(_mm512_unpacklo_epi32(v[2 * i].v, v[2 * i + 1].v), _mm512_unpackhi_epi32(v[2 * i].v, v[2 * i + 1].v));
+  for (int i = 0; i < 4; ++i)
+    four[i] = f(_mm512_unpacklo_epi64(pair[2 * i], pair[2 * i + 1]), _mm512_unpackhi_epi64(pair[2 * i], pair[2 * i + 1]));
+  const auto across = [&](__m512i a, __m512i b) {
+    return f(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+  };
+  for (int i = 0; i < 2; ++i) eight[i] = across(four[2 * i], four[2 * i + 1]);
+  return {across(eight[0], eight[1])};
+}
+inline I16 ireduce_add_each(const I16 (&v)[16]) {
+  return ireduce_each(v, [](__m512i a, __m512i b) { return _mm512_add_epi32(a, b); });
+}
+inline I16 ireduce_max_each(const I16 (&v)[16]) {
+  return ireduce_each(v, [](__m512i a, __m512i b) { return _mm512_max_epi32(a, b); });
+}
+// a0 b0 a1 b1 …
+inline void izip(I16 a, I16 b, I16& low, I16& high) {
+  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  low = {_mm512_permutex2var_epi32(a.v, first, b.v)};
+  high = {_mm512_permutex2var_epi32(a.v, _mm512_add_epi32(first, _mm512_set1_epi32(8)), b.v)};
+}
 inline void istore(int32_t* p, I16 a) { _mm512_storeu_si512(p, a.v); }
 inline I16 icast(V16 a) { return {_mm512_castps_si512(a.v)}; }
 inline V16 vcast(I16 a) { return {_mm512_castsi512_ps(a.v)}; }
@@ -153,6 +179,10 @@ inline I16 imul_pairs(I16 a, I16 b) { return {_mm512_mullo_epi16(a.v, b.v)}; }
 inline void istore_narrow(int16_t* p, I16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
 }
+// The low halves of the lanes into every other number from p on; what lies between is not touched.
+inline void istore_every_other(int16_t* p, I16 a) {
+  _mm512_mask_storeu_epi16(p, 0x55555555u, a.v);
+}
 inline I16 iload_bytes(const void* p) {  // 32 signed bytes
   return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
 }
@@ -170,6 +200,10 @@ inline void iload_nibble_rows(const void* a, const void* b, I16& low, I16& high)
   low = {_mm512_sub_epi16(_mm512_and_si512(both, mask), eight)};
   high = {_mm512_sub_epi16(_mm512_and_si512(_mm512_srli_epi32(both, 4), mask), eight)};
 }
+inline I16 iload_lanes(const void* p) {  // 16 unsigned bytes
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
+inline I16 imul(I16 a, I16 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 inline I16 iload_factors(const void* p) {  // 16 unsigned bytes, each in both halves of its lane
   const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   return {_mm512_or_si512(x, _mm512_slli_epi32(x, 16))};

@@ -43,7 +43,7 @@ def run(backend, case: Attention, window: int | None = None, **rules):
     return out
 
 
-SHAPES = [(9, 3, 64), (4, 1, 256), (2, 2, 16), (20, 1, 32), (6, 3, 80)]
+SHAPES = [(9, 3, 64), (4, 1, 256), (2, 1, 128), (3, 3, 64), (2, 2, 16), (20, 1, 32), (6, 3, 80)]
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
@@ -121,12 +121,13 @@ def test_rules_that_can_not_be_are_refused() -> None:
     threads=st.sampled_from([1, 2]),
     dtype=st.sampled_from(KV_CACHE_DTYPES),
     ruled=st.booleans(),
+    head_dim=st.sampled_from([16, 64]),
 )
 def test_chunks_threads_and_instruction_sets_give_the_same_bits(
-    seed, length, window, cuts, isa, threads, dtype, ruled
+    seed, length, window, cuts, isa, threads, dtype, ruled, head_dim
 ) -> None:
     rng = np.random.default_rng(seed)
-    case = random_attention(rng, [(0, length)], heads=6, kv_heads=2, head_dim=16, dtype=dtype)
+    case = random_attention(rng, [(0, length)], heads=6, kv_heads=2, head_dim=head_dim, dtype=dtype)
     heads = np.arange(6, dtype=np.float32)
     rules = {"softcap": 1.0, "sinks": heads, "slopes": heads / 100} if ruled else {}
     whole = run(BACKENDS[ISAS[0], 2], case, window, **rules)

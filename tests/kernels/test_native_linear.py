@@ -10,6 +10,7 @@ from kernels.arrays import SERVED_TYPES, block_type, linear, plain, random_part
 
 from pellucid.errors import BackendError
 from pellucid.formats.block_types import BlockType
+from pellucid.kernels.backend import WeightPart
 from pellucid.kernels.native import NativeBackend, available_isas
 from pellucid.kernels.reference import ReferenceBackend, gelu_tanh, rms_norm, silu
 
@@ -157,13 +158,35 @@ def test_rms_norm(backend: NativeBackend, width: int) -> None:
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_a_number_that_is_not_finite_poisons_its_own_row_only(backend: NativeBackend, poison: float) -> None:
     rng = np.random.default_rng(7)
-    part = random_part(rng, block_type("Q4_0"), 16, 64)
-    x = rng.standard_normal((3, 64)).astype(np.float32)
+    part = random_part(rng, block_type("Q4_0"), 16, 576)
+    x = rng.standard_normal((3, 576)).astype(np.float32)
     clean = linear(backend, x, backend.matrix([part]), 16)
-    x[1, 5] = poison
+    x[1, rng.choice([5, 575])] = poison
     got = linear(backend, x, backend.matrix([part]), 16)
     assert np.isnan(got[1]).all()
     np.testing.assert_array_equal(got[[0, 2]], clean[[0, 2]])
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K", "Q2_K"])
+def test_a_group_of_activations_has_the_same_bits_in_a_narrow_and_in_a_wide_row(
+    backend: NativeBackend, name: str
+) -> None:
+    """Sixteen groups are coded together where a row has so many; weights of zero leave one piece of it to be seen."""
+    rng, weight_type, wide = np.random.default_rng(9), block_type(name), 24 * 32
+    columns = math.lcm(weight_type.block_size, 32)
+    narrow = random_part(rng, weight_type, 16, columns)
+    x = rng.standard_normal((2, wide)).astype(np.float32) * 10 ** rng.uniform(-32, 3, (1, wide // 32)).repeat(
+        32, axis=1
+    )
+    x = x.astype(np.float32)
+    blocks = columns // weight_type.block_size
+    for place in range(0, wide // columns, 3):
+        data = np.zeros((16, wide // columns, blocks * weight_type.type_size), dtype=np.uint8)
+        data[:, place] = narrow.data.reshape(16, -1)
+        part = WeightPart("wide", data.reshape(-1), weight_type, 16, wide)
+        piece = np.ascontiguousarray(x[:, place * columns : (place + 1) * columns])
+        alone = linear(backend, piece, backend.matrix([narrow]), 16)
+        assert np.array_equal(linear(backend, x, backend.matrix([part]), 16), alone)
 
 
 def test_extreme_activations_neither_overflow_nor_vanish(backend: NativeBackend) -> None:
