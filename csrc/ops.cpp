@@ -254,6 +254,8 @@ void Runtime::finish_panel(const Product& call, const Prepared& rows, int64_t pa
   const int64_t width = std::min<int64_t>(kPanelRows, seg.rows - local);
   for (int64_t at = 0; at < count; at += kBlock) {
     const int n = static_cast<int>(std::min<int64_t>(kBlock, count - at));
+    // What will be written lies apart: asked for now, it is there when the products are.
+    for (int i = 0; i < n; ++i) __builtin_prefetch(call.out.row(begin + at + i) + column, 1, 3);
     multiply(call, rows, panel, begin, at, n, first);
     if (call.epilogue == Epilogue::Gate) {
       multiply(call, rows, panel + call.panels(), begin, at, n, second);

@@ -100,7 +100,7 @@ void ThreadPool::work(int worker) {
 }
 
 Shares::Shares(int64_t n, int workers)
-    : workers_(workers), piece_(std::max<int64_t>(1, n / (workers * 8))), shares_(new Share[static_cast<size_t>(workers)]) {
+    : workers_(workers), piece_(std::max<int64_t>(1, n / (workers * 16))), shares_(new Share[static_cast<size_t>(workers)]) {
   for (int w = 0; w < workers; ++w) {
     shares_[static_cast<size_t>(w)].next.store(n * w / workers, std::memory_order_relaxed);
     shares_[static_cast<size_t>(w)].end = n * (w + 1) / workers;
