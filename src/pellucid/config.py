@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -36,6 +38,19 @@ QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
 BACKENDS: tuple[BackendName, ...] = ("native", "reference")
 SPECULATIVE_METHODS: tuple[SpeculativeMethod, ...] = ("auto", "ngram", "draft_model", "off")
 PRECISIONS: tuple[Precision, ...] = ("exact", "fast")
+_SCALED = frozenset(("original_max_position_embeddings", "factor"))
+ROPE_SCALINGS: dict[str, frozenset[str]] = {
+    "default": frozenset(),
+    "linear": frozenset(("factor",)),
+    "ntk": frozenset(("factor",)),
+    "dynamic": frozenset(("factor",)),
+    "llama3": _SCALED | {"low_freq_factor", "high_freq_factor"},
+    "yarn": _SCALED | {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
+    "longrope": _SCALED | {"attention_factor", "short_factor", "long_factor"},
+}
+"""Values of rope_type in `rope_scaling`, and the keys that go with each: transformers', and ntk of ours."""
+_MAX_ROPE_SCALING = 65_536
+"""Characters of a rope_scaling: long enough for two lists of factors."""
 PRECISION_KL: dict[Precision, str] = {"exact": "1e-7", "fast": "2e-3"}
 """Mean KL(float32 ‖ ours) in nats on the default model with int16 KV: benchmarks/fidelity.py, docs/performance.md."""
 
@@ -277,6 +292,17 @@ class EngineArgs:
         default=None,
         metadata={"help": "Longest prompt and answer together, in tokens; the model's trained length when unset."},
     )
+    rope_scaling: str | Mapping[str, Any] | None = field(
+        default=None,
+        metadata={
+            "help": "Scaling of the rotary positions in place of the model's own, as JSON with transformers' names: "
+            '{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}. Types: '
+            f"{', '.join(ROPE_SCALINGS)}."
+        },
+    )
+    rope_theta: float | None = field(
+        default=None, metadata={"help": "Base of the rotary positions' frequencies in place of the model's own."}
+    )
     max_num_seqs: int = field(default=64, metadata={"help": "Most requests in one step."})
     max_num_batched_tokens: int = field(default=512, metadata={"help": "Token budget of one step."})
     max_step_ms: int = field(
@@ -362,6 +388,9 @@ class EngineArgs:
                 "quantization",
                 f"quantization is {shown(self.quantization)}, but must be one of {', '.join(QUANTIZATIONS)}",
             )
+        if self.rope_scaling is not None:
+            object.__setattr__(self, "rope_scaling", checked_rope_scaling(self.rope_scaling))
+        self._check_rope_theta()
         self._check_speculation()
         if self.kv_cache_save is not None:
             self._check_kv_cache_save()
@@ -375,6 +404,15 @@ class EngineArgs:
             )
         if self.precision == "fast" and self.backend != "native":
             raise InvalidParameterError("precision", f"precision fast needs backend native, not {self.backend}")
+
+    def _check_rope_theta(self) -> None:
+        theta: Any = self.rope_theta
+        if theta is not None and (
+            isinstance(theta, bool) or not isinstance(theta, (int, float)) or not 1 < theta <= 1e12
+        ):
+            raise InvalidParameterError(
+                "rope_theta", f"rope_theta is {shown(theta)}, but must be a number above 1 and at most 1e12"
+            )
 
     def _check_kv_cache_save(self) -> None:
         if not isinstance(self.kv_cache_save, str) or not self.kv_cache_save or "\0" in self.kv_cache_save:
@@ -415,6 +453,44 @@ class EngineArgs:
         if type(value) is not int or not low <= value <= (MAX_INTEGER if high is None else high):
             span = f"of at least {low}" if high is None else f"from {low} to {high}"
             raise InvalidParameterError(name, f"{name} is {shown(value)}, but must be a whole number {span}")
+
+
+def checked_rope_scaling(value: Any) -> str:
+    """A `rope_scaling` as JSON text, its keys in order. Raises `InvalidParameterError` for what is none."""
+    wanted = "rope_scaling must be a JSON object with rope_type and the values of that type"
+    if isinstance(value, str):
+        try:
+            if len(value) > _MAX_ROPE_SCALING:
+                raise ValueError
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise InvalidParameterError("rope_scaling", f"{wanted}, but {shown(value)} is no JSON") from None
+    if not isinstance(value, Mapping):
+        raise InvalidParameterError("rope_scaling", f"{wanted}, but is {shown(value)}")
+    kind = value.get("rope_type", value.get("type"))
+    if not isinstance(kind, str) or kind not in ROPE_SCALINGS:
+        raise InvalidParameterError(
+            "rope_scaling",
+            f"rope_scaling has the rope_type {shown(kind)}, but it must be one of {', '.join(ROPE_SCALINGS)}",
+        )
+    known = ROPE_SCALINGS[kind]
+    unknown = next((key for key in value if key not in known | {"rope_type", "type"}), None)
+    if unknown is not None:
+        names = ", ".join(sorted(known)) or "none"
+        raise InvalidParameterError(
+            "rope_scaling", f"rope_scaling has {shown(unknown)}, but the keys of {kind} beside rope_type are: {names}"
+        )
+    factor = value.get("factor")
+    if factor is not None and (
+        isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor <= 1e6
+    ):
+        raise InvalidParameterError(
+            "rope_scaling", f"rope_scaling has the factor {shown(factor)}, but it must be a number from 1 to 1e6"
+        )
+    try:
+        return json.dumps(dict(value), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError):
+        raise InvalidParameterError("rope_scaling", f"{wanted}, but has values that JSON has not") from None
 
 
 def engine_arg_names() -> tuple[str, ...]:

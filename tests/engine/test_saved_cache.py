@@ -48,6 +48,15 @@ def test_llm_saves_when_it_closes_and_says_once_why_a_file_is_not_used(tmp_path:
     assert llm.generate(PROMPT, PARAMS)[0].num_cached_tokens == 0
 
 
+@pytest.mark.parametrize("other", [{"rope_theta": 500.0}, {"rope_scaling": {"rope_type": "linear", "factor": 2}}])
+def test_other_positions_are_named(tmp_path: Path, other: dict[str, Any]) -> None:
+    engine(tmp_path / "cache").save_kv_cache()
+    saved = engine(tmp_path / "cache", **other).saved_cache
+    assert saved is not None
+    [name] = other
+    assert f"saved with another --{name.replace('_', '-')}" in (saved.note or "")
+
+
 def test_other_arithmetic_is_noticed(tmp_path: Path) -> None:
     first = engine(tmp_path / "cache")
     run(first, {"r": (PROMPT, PARAMS)})

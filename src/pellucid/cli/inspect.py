@@ -39,7 +39,7 @@ KINDS = {
 """What GGUF's names of tokenizers, and how pieces are spelled, stand for."""
 
 
-@with_flags(only=("model",))
+@with_flags(only=("model", "rope_scaling", "rope_theta"))
 def inspect(
     name: Annotated[str | None, typer.Argument(metavar="MODEL", help="The same as -m.", show_default=False)] = None,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
@@ -59,7 +59,8 @@ def inspect(
     if template:
         print(read_tokenizer(path).chat_template or f"{model} has no chat template")
         return
-    with open_model(path) as files:
+    args = EngineArgs(model=model, **{k: v for k, v in engine.items() if k != "model"})
+    with open_model(path).with_rope(args.rope_scaling, args.rope_theta) as files:
         facts = gather(model, files)
         if json:
             console.write_json(facts | {"tensors": _tensors(files)}, indent=1)

@@ -23,8 +23,10 @@ def load_parts(args: EngineArgs, progress: Any = None) -> tuple[Model, Tokenizer
 
     with open_model(resolve(args.model, progress=progress)) as files:
         tokenizer = files.tokenizer
-        model = files.without_padding().load(
-            make_backend(args.backend, args.threads), args.max_model_len, args.quantization
+        model = (
+            files.without_padding()
+            .with_rope(args.rope_scaling, args.rope_theta)
+            .load(make_backend(args.backend, args.threads), args.max_model_len, args.quantization)
         )
     return model, tokenizer
 
@@ -39,11 +41,12 @@ def needed_bytes(args: EngineArgs, progress: Any = None) -> int:
     from pellucid.model_store.store import resolve
     from pellucid.models.model_files import open_model
 
-    def config_of(name: str) -> ModelConfig:
+    def config_of(name: str, scaling: Any = None, theta: float | None = None) -> ModelConfig:
         with open_model(resolve(name, progress=progress)) as files:
-            return replace(files.config, weight_bytes=files.quantized_bytes(args.quantization))
+            config = files.with_rope(scaling, theta).config
+            return replace(config, weight_bytes=files.quantized_bytes(args.quantization))
 
-    config = config_of(args.model)
+    config = config_of(args.model, args.rope_scaling, args.rope_theta)
     draft = None if args.speculative_model is None else config_of(args.speculative_model)
     models = [config] if draft is None else [config, draft]
     free = total_memory() - sum(m.weight_bytes for m in models)  # as if others had been closed for it

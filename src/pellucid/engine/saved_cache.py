@@ -66,6 +66,8 @@ class SavedCache:
             self._settings = {
                 "model": engine.args.model,
                 "weights file": _weights_digest(engine.args.model),
+                "--rope-scaling": str(engine.args.rope_scaling),
+                "--rope-theta": str(engine.args.rope_theta),
                 "shape of the model": hashlib.sha256(repr(engine.config).encode()).hexdigest(),
                 "--kv-cache-dtype": engine.args.kv_cache_dtype,
                 "--precision": engine.args.precision,

@@ -6,14 +6,14 @@ A GGUF file (or the first of several parts), or a folder with config.json, safet
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pellucid.config import ModelConfig, Quantization
+from pellucid.config import ModelConfig, Quantization, checked_rope_scaling
 from pellucid.errors import ModelFileError
 from pellucid.formats.gguf import GGUFFile
 from pellucid.formats.gguf_split import open_gguf
@@ -77,6 +77,18 @@ class ModelFiles:
         )
         config = dataclasses.replace(self.config, vocab_size=tokens)
         return dataclasses.replace(self, source=source, config=config)
+
+    def with_rope(self, rope_scaling: str | Mapping[str, Any] | None, rope_theta: float | None) -> ModelFiles:
+        """The same with other rotary positions, as `EngineArgs` has them.
+
+        Raises `InvalidParameterError` where they do not go with the model.
+        """
+        if rope_scaling is None and rope_theta is None:
+            return self
+        from pellucid.models.rope_override import with_rope
+
+        scaling = None if rope_scaling is None else checked_rope_scaling(rope_scaling)
+        return dataclasses.replace(self, config=with_rope(self.config, scaling, rope_theta))
 
     def quantized_bytes(self, quantization: Quantization | None) -> int:
         """Bytes of the weights once they are loaded so."""

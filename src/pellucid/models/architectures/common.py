@@ -162,7 +162,7 @@ def hf_rope(config: JSONConfig, head_dim: int, rope_theta: float, layer_type: st
     return RopeConfig(
         theta=theta_from.number("rope_theta", default=rope_theta),
         dim=int(head_dim * share),
-        scaling=None if parameters is None else _hf_scaling(config, parameters, int(head_dim * share)),
+        scaling=None if parameters is None else rope_scaling_of(config, parameters, int(head_dim * share)),
     )
 
 
@@ -175,7 +175,7 @@ def hf_context_length(config: JSONConfig) -> int:
     kind, factor = _scaling_kind(parameters), parameters.get("factor")
     if not isinstance(factor, (int, float)) or isinstance(factor, bool) or not 1 <= factor <= 1e6:
         return trained
-    if kind in ("linear", "dynamic"):
+    if kind in ("linear", "ntk", "dynamic"):
         return int(trained * factor)
     if kind == "yarn":
         original = parameters.integer("original_max_position_embeddings", default=trained, high=1 << 30)
@@ -187,13 +187,17 @@ def _scaling_kind(parameters: JSONConfig) -> str:
     return parameters.text("rope_type", "") or parameters.text("type", "default")
 
 
-def _hf_scaling(config: JSONConfig, parameters: JSONConfig, dim: int) -> RopeScaling | None:
+def rope_scaling_of(config: JSONConfig, parameters: JSONConfig, dim: int) -> RopeScaling | None:
+    """The scaling that `rope_scaling` (or `rope_parameters`) of config.json names; None for "default".
+
+    Raises `ModelFileError` for values missing or out of range, `UnsupportedModelError` for a type we do not have.
+    """
     kind = _scaling_kind(parameters)
     trained = config.integer("max_position_embeddings", low=2, high=1 << 30)
     if kind == "default":
         return None
-    if kind == "linear":
-        return RopeScaling("linear", factor=parameters.number("factor"))
+    if kind in ("linear", "ntk"):
+        return RopeScaling("linear" if kind == "linear" else "ntk", factor=parameters.number("factor"))
     if kind == "dynamic":
         return RopeScaling("dynamic", factor=parameters.number("factor"), original_context=trained)
     original = parameters.integer(
@@ -214,7 +218,7 @@ def _hf_scaling(config: JSONConfig, parameters: JSONConfig, dim: int) -> RopeSca
     if kind in ("longrope", "su"):
         return _hf_longrope(parameters, original, trained, dim)
     raise config.unsupported(
-        f"rope_type is {shown(kind)}, but only default, linear, dynamic, llama3, yarn and longrope are supported"
+        f"rope_type is {shown(kind)}, but only default, linear, ntk, dynamic, llama3, yarn and longrope are supported"
     )
 
 
