@@ -457,16 +457,14 @@ class EngineArgs:
 
 def checked_rope_scaling(value: Any) -> str:
     """A `rope_scaling` as JSON text, its keys in order. Raises `InvalidParameterError` for what is none."""
-    wanted = "rope_scaling must be a JSON object with rope_type and the values of that type"
+    given = value
     if isinstance(value, str):
         try:
-            if len(value) > _MAX_ROPE_SCALING:
-                raise ValueError
-            value = json.loads(value)
+            value = json.loads(value) if len(value) <= _MAX_ROPE_SCALING else None
         except (ValueError, RecursionError):
-            raise InvalidParameterError("rope_scaling", f"{wanted}, but {shown(value)} is no JSON") from None
+            value = None
     if not isinstance(value, Mapping):
-        raise InvalidParameterError("rope_scaling", f"{wanted}, but is {shown(value)}")
+        raise _no_rope_scaling(given)
     kind = value.get("rope_type", value.get("type"))
     if not isinstance(kind, str) or kind not in ROPE_SCALINGS:
         raise InvalidParameterError(
@@ -490,7 +488,14 @@ def checked_rope_scaling(value: Any) -> str:
     try:
         return json.dumps(dict(value), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError):
-        raise InvalidParameterError("rope_scaling", f"{wanted}, but has values that JSON has not") from None
+        raise _no_rope_scaling(given) from None
+
+
+def _no_rope_scaling(given: Any) -> InvalidParameterError:
+    return InvalidParameterError(
+        "rope_scaling",
+        f"rope_scaling is {shown(given)}, but must be a JSON object with rope_type and the values of that type",
+    )
 
 
 def engine_arg_names() -> tuple[str, ...]:

@@ -153,6 +153,8 @@ def test_every_engine_field_arrives(verbs: Any) -> None:
         "speculative_model": "gemma3:270m",
         "precision": "exact",
         "quantization": "q8_0",
+        "rope_scaling": '{"factor": 2.0, "rope_type": "linear"}',
+        "rope_theta": 5000.5,
     }
     del given["seed"]  # --seed is the request's
     arguments = [part for name, value in given.items() for part in (flag(name), str(value))]

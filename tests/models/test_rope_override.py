@@ -1,4 +1,4 @@
-"""`rope_scaling` and `rope_theta`: the scaling of the file put in from outside gives the logits that transformers gave."""
+"""`rope_scaling` and `rope_theta`: a file's scaling, put in from outside, gives the logits that transformers gave."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def test_lengths_decide_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("{", "is no JSON"),
-        ("[" * 5000, "is no JSON"),
-        ("[1]", r"must be a JSON object with rope_type and the values of that type, but is \[1\]"),
+        ("{", r"rope_scaling is '{', but must be a JSON object with rope_type and the values of that type"),
+        ("[" * 5000, "but must be a JSON object"),
+        ("[1]", r"rope_scaling is '\[1\]', but must be a JSON object"),
         ({}, "has the rope_type None, but it must be one of default, linear, ntk"),
         ({"rope_type": "su"}, "has the rope_type 'su'"),
         ({"rope_type": ["yarn"]}, "has the rope_type"),
@@ -111,7 +111,7 @@ def test_lengths_decide_once(tmp_path: Path) -> None:
         ({"rope_type": "yarn", "factor": 0.5}, "has the factor 0.5, but it must be a number from 1 to 1e6"),
         ({"rope_type": "yarn", "factor": float("nan")}, "has the factor nan"),
         ({"rope_type": "yarn", "factor": True}, "has the factor True"),
-        ({"rope_type": "yarn", "factor": 2.0, "beta_fast": {1}}, "has values that JSON has not"),
+        ({"rope_type": "yarn", "factor": 2.0, "beta_fast": {1}}, "must be a JSON object with"),
         (5, "must be a JSON object"),
     ],
 )
@@ -124,15 +124,15 @@ def test_a_faulty_scaling_has_its_sentence(value: Any, said: str) -> None:
 
 @pytest.mark.parametrize("value", [0, 1, -5.0, float("nan"), float("inf"), True, "10000"])
 def test_a_faulty_theta(value: Any) -> None:
-    with pytest.raises(InvalidParameterError, match="rope_theta is .* must be a number above 1"):
+    with pytest.raises(InvalidParameterError, match=r"rope_theta is .* must be a number above 1"):
         EngineArgs(rope_theta=value)
 
 
 def test_what_does_not_go_with_the_model(tmp_path: Path) -> None:
     def refused(name: str, said: str, scaling: Any = None, theta: float | None = None) -> None:
-        with open_model(write_folder(BY_NAME[name], tmp_path / name)) as files:
-            with pytest.raises(InvalidParameterError, match=said):
-                files.with_rope(scaling, theta)
+        folder = write_folder(BY_NAME[name], tmp_path / name)
+        with open_model(folder) as files, pytest.raises(InvalidParameterError, match=said):
+            files.with_rope(scaling, theta)
 
     refused("gpt2", "rope_theta is set, but the model has no rotary positions", theta=5000.0)
     refused("bloom", r"has no rotary positions \(its positions are: alibi\)", {"rope_type": "linear", "factor": 2})
