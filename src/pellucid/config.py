@@ -261,9 +261,15 @@ class ModelConfig:
         """Whether a layer has one MLP rather than experts."""
         return self.experts is None or (bool(self.experts.dense_layers) and self.experts.dense_layers[layer])
 
+    @property
+    def kv_value_dim(self) -> int:
+        """Numbers of a value in the KV cache; head_dim are those of a key. A latent has no rotated part as a value."""
+        return self.head_dim if self.latent is None else self.latent.rank
+
     def kv_bytes_per_token(self, dtype: KVCacheDType) -> int:
-        """KV cache bytes one token takes: 2 (K and V) · layers · KV heads · bytes of a head (`kv_head_bytes`)."""
-        return 2 * self.num_layers * self.num_kv_heads * kv_head_bytes(dtype, self.head_dim)
+        """KV cache bytes one token takes: layers · KV heads · bytes of a key and of a value (`kv_head_bytes`)."""
+        head = kv_head_bytes(dtype, self.head_dim) + kv_head_bytes(dtype, self.kv_value_dim)
+        return self.num_layers * self.num_kv_heads * head
 
 
 def kv_head_bytes(dtype: KVCacheDType, head_dim: int) -> int:

@@ -37,7 +37,7 @@ def search(
 ) -> list[BeamSearchSequence]:
     config = model.config
     kv = KVCacheManager(blocks)
-    storage = KVCacheStorage(config.num_layers, blocks, config.num_kv_heads, config.head_dim, dtype="float32")
+    storage = KVCacheStorage.for_model(config, blocks, dtype="float32")
     found = BeamSearch(model, storage, kv, max_num_batched_tokens=8).run(PROMPT, params, ends)
     kv.check_integrity()
     assert kv.num_available == blocks

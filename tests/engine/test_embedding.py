@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
 
 def storage_of(model: Decoder) -> KVCacheStorage:
     config = model.config
-    return KVCacheStorage(config.num_layers, BLOCKS, config.num_kv_heads, config.head_dim, dtype="float32")
+    return KVCacheStorage.for_model(config, BLOCKS, dtype="float32")
 
 
 def embed(model: Decoder, texts: list[list[int]], params: PoolingParams, budget: int) -> list[np.ndarray]:

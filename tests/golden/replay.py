@@ -46,9 +46,7 @@ class Replay:
         config = decoder.config
         blocks = -(-max_tokens // BLOCK_SIZE)
         self.decoder = decoder
-        self.kv = KVCacheStorage(
-            config.num_layers, blocks, config.num_kv_heads, config.head_dim, block_size=BLOCK_SIZE, dtype=kv_dtype
-        )
+        self.kv = KVCacheStorage.for_model(config, blocks, BLOCK_SIZE, kv_dtype)
         self.block_table = np.random.default_rng(0).permutation(blocks).astype(np.int32)
         self.length = 0
         self.precision = precision

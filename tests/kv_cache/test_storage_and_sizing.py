@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import resource
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pellucid.config import KV_CACHE_DTYPES, EngineArgs, KVCacheDType, ModelConfig, RopeConfig, kv_head_bytes
+from pellucid.config import (
+    KV_CACHE_DTYPES,
+    EngineArgs,
+    KVCacheDType,
+    LatentConfig,
+    ModelConfig,
+    RopeConfig,
+    kv_head_bytes,
+)
 from pellucid.errors import InvalidParameterError
 from pellucid.kernels import kv_codes
 from pellucid.kv_cache import sizing
@@ -65,6 +74,16 @@ def test_arrays_are_as_declared(dtype: KVCacheDType) -> None:
     for i, array in enumerate(arrays):
         array[:] = i + 1
     assert all((array == i + 1).all() for i, array in enumerate(arrays)), "arrays do not overlap"
+
+
+@pytest.mark.parametrize("dtype", KV_CACHE_DTYPES)
+def test_a_latents_value_has_no_rotated_part(dtype: KVCacheDType) -> None:
+    latent = LatentConfig(query_rank=0, rank=512, nope_dim=128, rope_dim=64, value_dim=128)
+    model = replace(config(), num_layers=2, num_kv_heads=1, head_dim=576, latent=latent)
+    storage = KVCacheStorage.for_model(model, 3, dtype=dtype)
+    assert (storage.head_dim, storage.value_dim) == (576, 512)
+    assert storage.nbytes == 3 * 16 * model.kv_bytes_per_token(dtype)
+    assert model.kv_bytes_per_token(dtype) == 2 * (kv_head_bytes(dtype, 576) + kv_head_bytes(dtype, 512))
 
 
 def test_a_type_that_does_not_fit_the_heads_is_refused() -> None:

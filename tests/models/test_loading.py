@@ -33,7 +33,7 @@ def logits_of(model: Decoder, ids: list[int], probe: Recorder | None = None) -> 
     count = len(ids)
     positions = np.arange(count, dtype=np.int32)
     config = model.config
-    kv = KVCacheStorage(config.num_layers, 8, config.num_kv_heads, config.head_dim, dtype="float32")
+    kv = KVCacheStorage.for_model(config, 8, dtype="float32")
     batch = ForwardBatch(
         token_ids=np.array(ids, dtype=np.int32),
         positions=positions,

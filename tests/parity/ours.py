@@ -23,7 +23,7 @@ def load_ours(path: Path, backend: str, max_model_len: int | None = None) -> Dec
 
 def storage(model: Decoder) -> KVCacheStorage:
     c = model.config
-    return KVCacheStorage(c.num_layers, NUM_BLOCKS, c.num_kv_heads, c.head_dim, dtype="float32")
+    return KVCacheStorage.for_model(c, NUM_BLOCKS, dtype="float32")
 
 
 def batch(token_ids: list[int], start: int) -> ForwardBatch:

@@ -216,9 +216,11 @@ def _memory_rows(config: ModelConfig, memory: dict[str, Any]) -> list[tuple[str,
     rows = [("weights", format_bytes(config.weight_bytes))]
     for dtype in KV_CACHE_DTYPES:
         per_token = config.kv_bytes_per_token(dtype)
+        key, value = kv_head_bytes(dtype, config.head_dim), kv_head_bytes(dtype, config.kv_value_dim)
+        heads = f"{plural(config.num_layers, 'layer')} · {plural(config.num_kv_heads, 'KV head')}"
+        of_head = f"2 · {heads} · {key} bytes" if key == value else f"{heads} · ({key} + {value}) bytes"
         formula = (
-            f"2 · {plural(config.num_layers, 'layer')} · {plural(config.num_kv_heads, 'KV head')} · "
-            f"{kv_head_bytes(dtype, config.head_dim)} bytes = {per_token} bytes a token, "
+            f"{of_head} = {per_token} bytes a token, "
             f"{format_bytes(per_token * config.context_length)} for {config.context_length} tokens"
         )
         rows.append((f"KV {dtype}", formula))

@@ -64,9 +64,7 @@ class LLMEngine:
             warnings.warn(warning, RuntimeWarning, stacklevel=2)
         draft_config = None if draft_model is None else draft_model.config
         num_blocks = resolve_num_blocks(config, args, self.max_model_len, draft_config)
-        self.storage = KVCacheStorage(
-            config.num_layers, num_blocks, config.num_kv_heads, config.head_dim, args.block_size, args.kv_cache_dtype
-        )
+        self.storage = KVCacheStorage.for_model(config, num_blocks, args.block_size, args.kv_cache_dtype)
         self.kv = KVCacheManager(num_blocks, args.block_size)
         self.scheduler = Scheduler(
             self.kv,

@@ -100,7 +100,7 @@ def _arithmetic_digest(engine: EngineLike) -> str:
     """A hash of the keys and values of a fixed text, ids from all over the vocabulary, in a cache of its own."""
     own, count = engine.storage, min(_PROBE_TOKENS, engine.max_model_len)
     num_blocks = -(-count // own.block_size)
-    scratch = KVCacheStorage(own.num_layers, num_blocks, own.num_kv_heads, own.head_dim, own.block_size, own.dtype)
+    scratch = KVCacheStorage.for_model(engine.config, num_blocks, own.block_size, own.dtype)
     ids = np.linspace(0, engine.config.vocab_size - 1, count).astype(np.int32)
     fast_rows = np.arange(count) < count // 2 if engine.args.precision == "fast" else None
     batch = ForwardBatch(

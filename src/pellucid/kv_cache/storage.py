@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.config import BLOCK_SIZE, DEFAULT_KV_CACHE_DTYPE, KV_CACHE_DTYPES, KV_FACTOR_GROUP, KVCacheDType
+from pellucid.config import (
+    BLOCK_SIZE,
+    DEFAULT_KV_CACHE_DTYPE,
+    KV_CACHE_DTYPES,
+    KV_FACTOR_GROUP,
+    KVCacheDType,
+    ModelConfig,
+)
 from pellucid.errors import InvalidParameterError
 
 _HUGE_PAGE = 2 << 20
@@ -126,6 +133,19 @@ class KVCacheStorage:
             ) from None
         self._arena = pages.reshape(num_blocks, num_layers, layer_bytes)
         self.layers: tuple[KVLayer, ...] = tuple(self._layer(layer, parts) for layer in range(num_layers))
+
+    @classmethod
+    def for_model(
+        cls,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int = BLOCK_SIZE,
+        dtype: KVCacheDType = DEFAULT_KV_CACHE_DTYPE,
+    ) -> KVCacheStorage:
+        """What a model of this configuration needs."""
+        return cls(
+            config.num_layers, num_blocks, config.num_kv_heads, config.head_dim, block_size, dtype, config.kv_value_dim
+        )
 
     @property
     def block_stride(self) -> int:

@@ -39,22 +39,23 @@ def latent_attention(
     backend.rms_norm(vector, weights.key_value_norm.weight, config.norm_eps, vector)
 
     qkv = workspace.rows("qkv", count)
-    per_head = qkv.reshape(count, heads + 2, config.head_dim)
+    end = (heads + 1) * config.head_dim
+    per_head = qkv[:, :end].reshape(count, heads + 1, config.head_dim)  # a view: queries, then the key
     for head in range(heads):
         nope = np.ascontiguousarray(q[:, head, : latent.nope_dim])
         per_head[:, head, latent.rope_dim :] = linear(backend, Linear(weights.key_up[head]), nope, step)
     per_head[:, :heads, : latent.rope_dim] = q[:, :, latent.nope_dim :]
     per_head[:, heads, : latent.rope_dim] = compressed[:, latent.rank :]
-    per_head[:, heads + 1, : latent.rope_dim] = 0.0
-    per_head[:, heads:, latent.rope_dim :] = vector[:, None, :]
+    per_head[:, heads, latent.rope_dim :] = vector
+    qkv[:, end:] = vector
     backend.rotate_and_store(qkv, heads, None, None, config.norm_eps, *angles, step, cache)
 
     attended = workspace.rows("attended", count)
     backend.attention(qkv, heads, params, step, cache, attended)
-    seen = attended.reshape(count, heads, config.head_dim)
+    seen = attended.reshape(count, heads, latent.rank)
     out = np.empty((count, heads, latent.value_dim), dtype=np.float32)
     for head in range(heads):
         out[:, head] = linear(
-            backend, Linear(weights.value_up[head]), np.ascontiguousarray(seen[:, head, latent.rope_dim :]), step
+            backend, Linear(weights.value_up[head]), np.ascontiguousarray(seen[:, head]), step
         )
     return out.reshape(count, heads * latent.value_dim)

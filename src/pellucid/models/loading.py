@@ -201,7 +201,7 @@ def _check_memory(source: TensorSource, backend: Backend) -> None:
 def _check_cache(config: ModelConfig, backend: Backend, file_name: str) -> None:
     """Whether the backend can keep heads of this size: better now than after the weights, at the first token."""
     try:
-        backend.layer_cache(KVCacheStorage(1, 1, config.num_kv_heads, config.head_dim, dtype="float16").layers[0])
+        backend.layer_cache(KVCacheStorage.for_model(config, 1, dtype="float16").layers[0])
     except UnsupportedModelError as error:
         raise UnsupportedModelError(
             f"{file_name}: head_dim is {config.head_dim}: {error} (the reference backend takes any)"

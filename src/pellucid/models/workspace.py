@@ -12,14 +12,14 @@ class Workspace:
     """Named arrays [rows, width]; an array is overwritten by whoever asks for its name next."""
 
     def __init__(self, config: ModelConfig) -> None:
-        heads = config.num_heads * config.head_dim
+        heads, key_dim, value_dim = config.num_heads, config.head_dim, config.kv_value_dim
         experts = config.experts
         inner = config.intermediate_size
         self._widths = {
             "residual": config.hidden_size,
             "normed": config.hidden_size,
-            "qkv": heads + 2 * config.num_kv_heads * config.head_dim,
-            "attended": heads,
+            "qkv": (heads + config.num_kv_heads) * key_dim + config.num_kv_heads * value_dim,
+            "attended": heads * value_dim,
             "inner": inner * (2 if config.gated_mlp else 1),
             "gated": inner,
             "branch": config.hidden_size,

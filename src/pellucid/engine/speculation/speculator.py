@@ -234,9 +234,7 @@ def make_speculator(
             f"speculative_model {name} was trained for {config.context_length} positions, but max_model_len is "
             f"{max_model_len}: lower max_model_len",
         )
-    storage = KVCacheStorage(
-        config.num_layers, num_blocks, config.num_kv_heads, config.head_dim, args.block_size, args.kv_cache_dtype
-    )
+    storage = KVCacheStorage.for_model(config, num_blocks, args.block_size, args.kv_cache_dtype)
     proposer = DraftModelProposer(
         draft_model,
         storage,
