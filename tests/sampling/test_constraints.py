@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import re
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -532,3 +534,14 @@ def test_bad_values_are_refused_by_name(make: Callable[[], StructuredOutputsPara
         make()
     assert caught.value.field == "structured_outputs"
     assert len(str(caught.value)) < 500
+
+
+def test_what_llguidance_keeps_does_not_keep_the_tokenizer() -> None:
+    """The collector does not see into its objects: an engine that its tokenizer leads to would never be freed."""
+    tokenizer = Bytes()
+    alive = weakref.ref(tokenizer)
+    compiled = GrammarCompiler(tokenizer, 258).compile(StructuredOutputsParams(choice=("ab",)))
+    del tokenizer
+    gc.collect()
+    assert alive() is None
+    assert compiled.start().error is None

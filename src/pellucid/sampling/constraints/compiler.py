@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,11 +60,14 @@ class _Tokens:
         self.tokens = spellings
         self.special_token_ids = special
         self.eos_token_id = eos
-        self._encode = encode
+        # llguidance keeps this object where the garbage collector cannot see: what it leads to would never be freed.
+        self._encode = weakref.WeakMethod(encode)
 
     def __call__(self, text: str | bytes) -> list[int]:
         plain = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        return self._encode(plain, add_special_tokens=False)
+        encode = self._encode()
+        assert encode is not None, "the tokenizer is gone"
+        return encode(plain, add_special_tokens=False)
 
 
 @dataclass(frozen=True, slots=True)
