@@ -6,6 +6,8 @@ from typing import Final
 
 EXIT_REQUEST_FAILED: Final = 1
 """An answer failed after work had begun."""
+EXIT_FINDINGS: Final = 1
+"""`doctor` found something that is a warning or an error."""
 EXIT_BAD_INPUT: Final = 2
 """Bad input, or a file, model or machine that cannot be used."""
 EXIT_INTERRUPTED: Final = 130

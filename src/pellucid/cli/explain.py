@@ -156,6 +156,10 @@ def _show(
         width = console.text_width()
         for view in views:
             console.print_rich(*explain(view, width, token=token, layer=layer), width=width)
+        if any(event["type"] == "finding" for event in events):
+            from pellucid.glass.doctor.drawing import findings_section
+
+            console.print_rich(*findings_section(events), width=width)
     code = 0
     if compare is not None:
         from pellucid.glass.compare import first_difference

@@ -22,6 +22,7 @@ VERBS: dict[str, Verb] = {
     "serve": Verb("pellucid.cli.serve", "serve", "Serve a model over HTTP with an OpenAI-compatible API."),
     "explain": Verb("pellucid.cli.explain", "explain", "Show a request's journey: tokens, layers, sampling, time."),
     "sweep": Verb("pellucid.cli.sweep", "sweep", "Compare sampling settings on the same prompts, side by side."),
+    "doctor": Verb("pellucid.cli.doctor", "doctor", "Find what is wrong with a model or a trace, and say what helps."),
     "tokenize": Verb("pellucid.cli.tokenize", "tokenize", "Show the pieces, ids and bytes of a text."),
     "inspect": Verb("pellucid.cli.inspect", "inspect", "Show what a model file holds and what memory it takes."),
     "quantize": Verb("pellucid.cli.quantize", "quantize", "Write a model's weights to a GGUF file in smaller types."),

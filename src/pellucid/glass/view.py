@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pellucid.errors import InvalidParameterError, TraceFileError
 from pellucid.glass.pieces import decoded, piece_text
@@ -88,11 +88,25 @@ def answers_of(events: Iterable[Event]) -> list[TraceView]:
     if header is None or not requests:
         raise TraceFileError("the trace has no request in it")
     pieces = _pieces(listed)
+    around = TraceView(header, requests[0])
+    own: dict[str, list[Event]] = {}
+    steps: dict[str, list[Event]] = {}
+    for event in listed:
+        _note(around, event)
+        if event["type"] == "step":
+            for name in dict.fromkeys(seq["req"] for seq in event["seqs"]):
+                steps.setdefault(name, []).append(event)
+        elif event["type"] != "request" and "req" in event:
+            own.setdefault(event["req"], []).append(event)
     views: list[TraceView] = []
     for request in requests:
-        own = [event for event in listed if event.get("req") == request["req"] and event["type"] != "request"]
-        indices = sorted({event["index"] for event in own if "index" in event}) or [None]
-        views += [_view(header, request, own, listed, pieces, index) for index in indices]
+        name = request["req"]
+        concerned = own.get(name, [])
+        indices = sorted({event["index"] for event in concerned if "index" in event}) or [None]
+        for index in indices:
+            view = replace(around, request=request, samples=[], layers={}, emits=[], specs=[], pieces=pieces)
+            _fill(view, concerned, steps.get(name, []), index)
+            views.append(view)
     return views
 
 
@@ -110,10 +124,21 @@ def chosen_answer(events: Iterable[Event], request: str | None = None, index: in
     return views[index]
 
 
-def _view(
-    header: Event, request: Event, own: list[Event], listed: list[Event], pieces: dict[int, bytes], index: int | None
-) -> TraceView:
-    view = TraceView(header, request, pieces=pieces)
+def _note(around: TraceView, event: Event) -> None:
+    """What concerns everybody."""
+    kind = event["type"]
+    if kind == "step":
+        around.all_steps.append(event)
+    elif kind == "kv":
+        around.kv.append(event)
+    elif kind == "mem":
+        around.mem.append(event)
+    elif kind == "end":
+        around.end = event
+
+
+def _fill(view: TraceView, own: list[Event], steps: list[Event], index: int | None) -> None:
+    """What concerns one answer of a request."""
     lists = {"sample": view.samples, "emit": view.emits, "spec": view.specs}
     for event in own:
         if index is not None and event.get("index", index) != index:
@@ -126,19 +151,10 @@ def _view(
         elif kind == "finish":
             view.finish = event
     view.samples.sort(key=lambda sample: int(sample["i"]))
-    for event in listed:
-        kind = event["type"]
-        if kind == "step":
-            view.all_steps.append(event)
-            if any(seq["req"] == request["req"] and seq.get("index", index) == index for seq in event["seqs"]):
-                view.steps.append(event)
-        elif kind == "kv":
-            view.kv.append(event)
-        elif kind == "mem":
-            view.mem.append(event)
-        elif kind == "end":
-            view.end = event
-    return view
+    name = view.request["req"]
+    view.steps = [
+        step for step in steps if any(seq["req"] == name and seq.get("index", index) == index for seq in step["seqs"])
+    ]
 
 
 def _pieces(events: Iterable[Event]) -> dict[int, bytes]:

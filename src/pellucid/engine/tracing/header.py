@@ -95,7 +95,7 @@ def _rope(config: ModelConfig, max_model_len: int) -> dict[str, Any]:
 def _tokenizer(tokenizer: Any) -> dict[str, Any]:
     template = getattr(tokenizer, "chat_template", None)
     return {
-        "sha256": _vocabulary_sha256(tokenizer),
+        "sha256": vocabulary_sha256(tokenizer),
         "add_bos": bool(getattr(tokenizer, "add_bos", False)),
         "bos_id": getattr(tokenizer, "bos_id", None),
         "eos_ids": sorted(tokenizer.eos_ids),
@@ -103,7 +103,7 @@ def _tokenizer(tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def _vocabulary_sha256(tokenizer: Any) -> str | None:
+def vocabulary_sha256(tokenizer: Any) -> str | None:
     """Of all pieces in order, each with its length before it."""
     vocabulary = getattr(tokenizer, "vocabulary", None)
     if vocabulary is None:

@@ -228,6 +228,8 @@ def _lenses(
     entropy = np.zeros(len(flat), dtype=np.float32)
     for start in range(0, len(flat), max_logits_rows):
         for place, logits in enumerate(model.lens(flat[start : start + max_logits_rows]), start=start):
+            if np.isnan(logits).any():  # of a request that has failed, whose lens is not told
+                continue
             ids[place], shares[place], entropy[place] = _top_tokens(logits)
     shape = (rows, layers, LENS_TOKENS)
     return list(zip(ids.reshape(shape), shares.reshape(shape), entropy.reshape(rows, layers), strict=True))
