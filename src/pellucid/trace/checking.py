@@ -120,7 +120,7 @@ def _base64(value: Any) -> _Fault | None:
     if not isinstance(value, str):
         return _wrong(value, "string")
     try:
-        b64decode(value)
+        b64decode(value, validate=True)
     except (Base64Error, ValueError):
         return "", f"is {shown(value)}, but must be base64"
     return None

@@ -58,6 +58,8 @@ def parse_lines(lines: Iterable[bytes], name: str = "the trace") -> Iterator[Eve
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
+            if is_begun and not line.endswith(b"\n"):
+                raise TraceFileError(f"{name} was cut off within line {place}") from None
             raise TraceFileError(f"{name}, line {place}: no JSON, so this is not a trace ({SCHEMA})") from None
         kind = event.get("type") if isinstance(event, dict) else None
         if kind not in EVENT_TYPES:

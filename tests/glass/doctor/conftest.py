@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parent))
-for folder in (".", "server", "models", "trace"):
+for folder in ("glass", ".", "server", "models", "trace"):
     sys.path.append(str(Path(__file__).parent.parent.parent / folder))
 
 from pellucid.engine.llm import LLM  # noqa: E402

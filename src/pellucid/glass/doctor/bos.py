@@ -86,8 +86,8 @@ def double_in_model(exam: ModelExam) -> Verdict:
             findings.append(
                 Finding(
                     "warning",
-                    f"{name[0].upper()}{name[1:]} begins with BOS ({bos_id}) {times} times; the model was trained with "
-                    "one.",
+                    f"{name[0].upper()}{name[1:]} begins with BOS ({bos_id}) {times} times; the model was trained "
+                    "with one.",
                     "Take bos_token out of the chat template"
                     + (", or set add_bos_token to false." if times == 2 else "."),
                     {"bos_id": bos_id, "where": name, "times": times},
@@ -183,8 +183,7 @@ def _wanted(exam: ModelExam, evidence: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"The file puts BOS ({exam.tokenizer.bos_id}) before prompts, but neutral text is {-gain:.2f} nats a "
-            "token more "
-            "likely without it.",
+            "token more likely without it.",
             "Check bos_token_id: it names another token than in training; or set add_bos_token to false.",
             evidence,
         )

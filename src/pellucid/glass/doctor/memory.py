@@ -34,8 +34,7 @@ def in_trace(exam: TraceExam) -> Verdict:
     }
     why = (
         f"at most {count(together, 'token')} together, {format_bytes(together * per_token)} of "
-        f"{format_bytes(reserved)}; the longest "
-        f"context that fits has {longest:,} tokens"
+        f"{format_bytes(reserved)}; the longest context that fits has {longest:,} tokens"
     )
     return verdict(why, list(_short_of_blocks(exam, evidence)))
 
@@ -56,8 +55,7 @@ def _short_of_blocks(exam: TraceExam, evidence: dict[str, int]) -> Iterator[Find
         yield Finding(
             "warning",
             f"The KV cache was full: the request {' and '.join(what)}. There are "
-            f"{format_bytes(evidence['available_bytes'])}, "
-            f"room for {evidence['longest_context']:,} tokens in all.",
+            f"{format_bytes(evidence['available_bytes'])}, room for {evidence['longest_context']:,} tokens in all.",
             _FIX,
             {**evidence, "preemptions": preempted, "waited_steps": waited},
             view.name,
@@ -90,8 +88,7 @@ def in_model(exam: ModelExam) -> Verdict:
     }
     why = (
         f"a request of {exam.reach:,} tokens needs {format_bytes(needed)} of KV {args.kv_cache_dtype}; "
-        f"{format_bytes(available)} "
-        f"are available beside {format_bytes(weights)} of weights"
+        f"{format_bytes(available)} are available beside {format_bytes(weights)} of weights"
     )
     if weights > exam.free_bytes:
         said = f"The weights need {format_bytes(weights)}, but {format_bytes(exam.free_bytes)} of memory are free."
@@ -100,9 +97,8 @@ def in_model(exam: ModelExam) -> Verdict:
     if needed <= available:
         return verdict(f"{why}; the longest context that fits has {longest:,} tokens")
     said = (
-        f"A request of {exam.reach:,} tokens needs {format_bytes(needed)} of KV cache ({per_token:,} bytes a "
-        "token), but "
-        f"{format_bytes(available)} are available: the longest context that fits has {longest:,} tokens."
+        f"A request of {exam.reach:,} tokens needs {format_bytes(needed)} of KV cache ({per_token:,} bytes a token), "
+        f"but {format_bytes(available)} are available: the longest context that fits has {longest:,} tokens."
     )
     smaller = "" if args.kv_cache_dtype in ("int8", "int4") else ", or --kv-cache-dtype to int8 or int4"
     fix = f"Set --max-model-len to {longest} or less{smaller}."

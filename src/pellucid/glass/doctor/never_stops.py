@@ -170,9 +170,8 @@ def _judged(exam: ModelExam, closing: _Closing, ends: list[int]) -> Verdict:
     if meant is not None:
         said += f" After a whole answer the model gives it {meant:.2f}, and the end ids {ending:.2f} together."
     fix = (
-        f"Name {closing.token_id} as eos_token_id or eot_token_id in the file (generation_config.json for a "
-        "folder); until "
-        f"then pass --stop-token-ids {closing.token_id}."
+        f"Name {closing.token_id} as eos_token_id or eot_token_id in the file (generation_config.json for a folder); "
+        f"until then pass --stop-token-ids {closing.token_id}."
     )
     evidence = {
         "token": closing.text,

@@ -18,8 +18,7 @@ _NON_FINITE_WORDS = ("finite", "NaN", "infinit")
 """In the sentences with which such requests end."""
 _FIX = (
     "Look at the first layer's tensors: a damaged or badly converted file has NaN, or scales that are too large. "
-    "Fetch or "
-    "convert the model again."
+    "Fetch or convert the model again."
 )
 
 
@@ -71,9 +70,8 @@ def first_overflow(layers: Iterable[Event], request: str | None) -> Finding | No
             where = {"layer": event["layer"], "position": event["i"], "nonfinite": event["nonfinite"]}
             return Finding(
                 "error",
-                f"Layer {event['layer']} is the first with numbers that are not finite: {event['nonfinite']} of "
-                "the residual "
-                f"at position {event['i']}. Everything after it is noise.",
+                f"Layer {event['layer']} is the first with numbers that are not finite: {event['nonfinite']} of the "
+                f"residual at position {event['i']}. Everything after it is noise.",
                 _FIX,
                 where | {"absmax": event["absmax"]},
                 request,
@@ -86,9 +84,8 @@ def first_overflow(layers: Iterable[Event], request: str | None) -> Finding | No
     return Finding(
         "info",
         f"Layer {too_large['layer']} is the first whose residual float16 cannot hold "
-        f"({number(too_large['absmax']):,.0f}, the "
-        "largest is 65,504). Pellucid computes in float32; an engine with float16 activations gives NaN or noise "
-        "there.",
+        f"({number(too_large['absmax']):,.0f}, the largest is 65,504). Pellucid computes in float32; an engine with "
+        "float16 activations gives NaN or noise there.",
         "Run this model in float32 or bfloat16 elsewhere.",
         {
             "layer": too_large["layer"],

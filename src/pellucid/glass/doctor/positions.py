@@ -48,8 +48,8 @@ def _overflow(view: TraceView, rope: dict[str, Any]) -> Iterator[Finding]:
         "warning",
         f"Position {last:,} was used, but the model was trained for {most:,} (0 to {most - 1:,}): from there on its "
         "answers are likely to be worse.",
-        f"Keep prompt and answer within {most:,} tokens (--max-model-len {most}), shorten the prompt with overflow, or "
-        "take a model with a longer context.",
+        f"Keep prompt and answer within {most:,} tokens (--max-model-len {most}), shorten the prompt with overflow, "
+        "or take a model with a longer context.",
         {"last_position": last, "max_pos": most, "beyond": last - most + 1},
         view.name,
     )
@@ -73,9 +73,8 @@ def _frequencies(rope: dict[str, Any]) -> Iterator[Finding]:
         if not is_plain:
             yield Finding(
                 "error",
-                f"The header says that positions are not scaled, but the slowest pair turns {largest:.3g} times "
-                "as slowly "
-                "as its base makes it: a scaling is in the frequencies that nobody declares.",
+                f"The header says that positions are not scaled, but the slowest pair turns {largest:.3g} times as "
+                "slowly as its base makes it: a scaling is in the frequencies that nobody declares.",
                 "Find out which scaling the weights were trained with, and declare it in the model's file.",
                 evidence,
             )
@@ -85,9 +84,8 @@ def _frequencies(rope: dict[str, Any]) -> Iterator[Finding]:
     if is_plain:
         yield Finding(
             "error",
-            f"Scaling {rope['type']} by {factor:g} is declared, but the frequencies are those of no scaling: it "
-            "was not "
-            "applied.",
+            f"Scaling {rope['type']} by {factor:g} is declared, but the frequencies are those of no scaling: it was "
+            "not applied.",
             "Use an engine version that applies it, or take the declaration out.",
             evidence,
         )
@@ -96,8 +94,7 @@ def _frequencies(rope: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "error",
             f"Scaling {rope['type']} by {factor:g} is declared, but the slowest pair turns {largest:.3g} times as "
-            "slowly: it "
-            f"was {times}.",
+            f"slowly: it was {times}.",
             "Scale in one place only: in the model's file or in the engine.",
             evidence,
         )
@@ -125,13 +122,11 @@ def in_model(exam: ModelExam) -> Verdict:
         findings.append(
             Finding(
                 "warning",
-                f"{asks} {rope.scaling.kind} scaling of positions, but neutral text is "
-                f"{with_scaling - without:.2f} nats a token more likely without: the weights were not trained "
-                "with it, or "
-                "it is in the base frequency already and so applied twice.",
+                f"{asks} {rope.scaling.kind} scaling of positions, but neutral text is {with_scaling - without:.2f} "
+                "nats a token more likely without: the weights were not trained with it, or it is in the base "
+                "frequency already and so applied twice.",
                 "Take the scaling out of the file (rope.scaling.type none; rope_scaling null in config.json), or "
-                "restore "
-                "the base frequency.",
+                "restore the base frequency.",
                 {
                     "scaling": rope.scaling.kind,
                     "factor": rope.scaling.factor,
@@ -158,9 +153,8 @@ def _too_long(exam: ModelExam) -> Iterator[Finding]:
         return
     yield Finding(
         "warning",
-        f"max_model_len is {exam.reach:,}, but the model was trained for {most:,} positions: what it answers "
-        "beyond them is "
-        "likely to be worse.",
+        f"max_model_len is {exam.reach:,}, but the model was trained for {most:,} positions: what it answers beyond "
+        "them is likely to be worse.",
         f"Set --max-model-len to {most} or less.",
         {"max_model_len": exam.reach, "context_length": most},
     )
@@ -173,9 +167,8 @@ def _declared_gguf(exam: ModelExam) -> Iterator[Finding]:
     if tensors and kind in ("linear", "yarn"):
         yield Finding(
             "warning",
-            f"The file scales positions twice: rope.scaling.type is {kind}, and the tensor {tensors[0]} has "
-            "factors too. "
-            "Pellucid uses the tensor alone; other engines may apply both.",
+            f"The file scales positions twice: rope.scaling.type is {kind}, and the tensor {tensors[0]} has factors "
+            "too. Pellucid uses the tensor alone; other engines may apply both.",
             "Keep one of them, as the model's config.json has it.",
             {"rope.scaling.type": kind, "rope.scaling.factor": factor, "tensors": tensors},
         )
@@ -194,8 +187,8 @@ def _declared_folder(exam: ModelExam) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"max_position_embeddings is {trained:,}, which has the {kind} scaling in it already (it was trained for "
-            f"{original:,}): with the factor {factor} the context is taken for {exam.config.context_length:,}, "
-            "scaled twice.",
+            f"{original:,}): with the factor {factor} the context is taken for {exam.config.context_length:,}, scaled "
+            "twice.",
             f"Set max_position_embeddings to {original}.",
             {"max_position_embeddings": trained, "original_max_position_embeddings": original, "factor": factor},
         )
@@ -222,8 +215,8 @@ def _reach(kind: Any, factor: Any, original: Any, context: int, *, is_scaled: bo
         twice = "the factor is in it twice" if abs(context / original - factor**2) < 0.1 * factor**2 else "too many"
         yield Finding(
             "warning",
-            f"The file has {context:,} positions, but {original:,} scaled by {factor:g} are "
-            f"{original * factor:,.0f}: {twice}.",
+            f"The file has {context:,} positions, but {original:,} scaled by {factor:g} are {original * factor:,.0f}: "
+            f"{twice}.",
             f"Set --max-model-len to {int(original * factor)}.",
             evidence,
         )

@@ -110,8 +110,8 @@ def _cannot_vary(view: TraceView, evidence: dict[str, Any]) -> Iterator[Finding]
     yield Finding(
         "warning",
         f"Temperature is {temperature:g}, so answers should vary, but they cannot: {cause}.{shown}",
-        "Set temperature to 0 where the same answer is wanted; else leave top_k at 20 or more and top_p at 0.8 "
-        "or more.",
+        "Set temperature to 0 where the same answer is wanted; else leave top_k at 20 or more and top_p at 0.8 or "
+        "more.",
         evidence,
         view.name,
     )
@@ -155,9 +155,8 @@ def _strict(view: TraceView) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 f"{name} took {mean:.0%} of the probability on average, more than {STRICT_MASS:.0%} of it in "
-                f"{len(often)} of {len(view.samples)} tokens: the answer is what is left when the model may not "
-                "say what "
-                "it wants.",
+                f"{len(often)} of {len(view.samples)} tokens: the answer is what is left when the model may not say "
+                "what it wants.",
                 _loosen(name),
                 {
                     "stage": name,
@@ -252,8 +251,7 @@ def _near_tie(view: TraceView) -> Iterator[Finding]:
     yield Finding(
         "info",
         f"Position {closest['i']} is a near tie: {names[0]!r} is {gap:.3f} logits ahead of {names[1]!r}. Another "
-        "engine, or "
-        f"other weight types, may answer differently from there on.{more}",
+        f"engine, or other weight types, may answer differently from there on.{more}",
         "Compare logprobs rather than texts; hold two engines to the same prefix.",
         {
             "position": closest["i"],

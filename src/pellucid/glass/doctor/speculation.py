@@ -44,20 +44,18 @@ def _of_proposer(view: TraceView, proposer: str, specs: list[Event]) -> Iterator
     if accepted < NEVER_SHARE * judged:
         yield Finding(
             "warning",
-            f"{accepted} of {judged} guesses of {proposer} came true: each verification computes rows that are "
-            "thrown away.",
-            "Set --speculative-method to auto, which guesses as far as it pays, or off; a draft model must be of "
-            "the same "
-            "family and kind (chat or base) as the model.",
+            f"{accepted} of {judged} guesses of {proposer} came true: each verification computes rows that are thrown "
+            "away.",
+            "Set --speculative-method to auto, which guesses as far as it pays, or off; a draft model must be of the "
+            "same family and kind (chat or base) as the model.",
             evidence,
             view.name,
         )
     elif accepted == judged:
         yield Finding(
             "info",
-            f"All {judged} guesses of {proposer} came true: the answer repeats what is known, or the draft model "
-            "is as good as "
-            "the model.",
+            f"All {judged} guesses of {proposer} came true: the answer repeats what is known, or the draft model is "
+            "as good as the model.",
             "Raise --num-speculative-tokens; see whether the answer is a loop, or the draft model is the model itself.",
             evidence,
             view.name,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 PROSE = (
-    "The sun rises in the east and sets in the west. In the morning the light is soft, and people go to work. At noon "
-    "it is warm, and in the evening families come home, eat together and talk about the day. Water freezes at zero "
-    "degrees and boils at one hundred degrees. There are seven days in a week and twelve months in a year."
+    "The sun rises in the east and sets in the west. In the morning the light is soft, and people go to work. At "
+    "noon it is warm, and in the evening families come home, eat together and talk about the day. Water freezes at "
+    "zero degrees and boils at one hundred degrees. There are seven days in a week and twelve months in a year."
 )
 CODE = "def add(a, b):\n    return a + b\n\n\nfor i in range(10):\n    print(i, add(i, 1))\n"
 CHINESE = "太阳从东方升起，在西方落下。早上光线柔和，人们去上班。中午很暖和，晚上一家人回家，一起吃饭，谈谈这一天。"

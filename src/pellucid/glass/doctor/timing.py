@@ -22,8 +22,7 @@ _PARTS = {
     "prefill_own": (
         "computing the prompt",
         "Keep the beginning of prompts the same so that the prefix cache has it, shorten the prompt (overflow), "
-        "prefill while it "
-        "is typed, give more --threads, or try --precision fast.",
+        "prefill while it is typed, give more --threads, or try --precision fast.",
     ),
     "batch_others": ("others in the same steps", "Lower --max-step-ms or --max-num-batched-tokens, or add a replica."),
     "sample": (

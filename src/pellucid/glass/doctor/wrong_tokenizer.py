@@ -51,8 +51,7 @@ def _ids_without_rows(exam: TraceExam) -> Iterator[Finding]:
         yield Finding(
             "error",
             f"{where[0][0].upper()}{where[0][1:]}: id {ids[0]} has no row in the embedding, whose ids end at "
-            f"{rows - 1}: "
-            "tokenizer and weights are not of one model.",
+            f"{rows - 1}: tokenizer and weights are not of one model.",
             "Use the tokenizer that was published with the weights.",
             {"where": where[0], "rows": rows, "ids": ids[:10], "num_ids": len(ids)},
             where[1],
@@ -130,14 +129,13 @@ def in_model(exam: ModelExam) -> Verdict:
     why += f", neutral text at {nats:.2f} nats a token (knowing nothing: {uniform:.1f})"
     if nats > UNIFORM_SHARE * uniform:
         said = (
-            f"The weights make nothing of these ids: neutral text has {nats:.2f} nats a token at best, where a "
-            "model that "
-            f"knows nothing has {uniform:.1f}. The tokenizer is of another model, or the weights are damaged or "
+            f"The weights make nothing of these ids: neutral text has {nats:.2f} nats a token at best, where a model "
+            f"that knows nothing has {uniform:.1f}. The tokenizer is of another model, or the weights are damaged or "
             "untrained."
         )
         fix = (
-            "Use the tokenizer that was published with the weights; compare with `pellucid doctor MODEL "
-            "--tokenizer OTHER`."
+            "Use the tokenizer that was published with the weights; compare with `pellucid doctor MODEL --tokenizer "
+            "OTHER`."
         )
         evidence = {"nats": exam.as_served.by_text, "uniform_nats": uniform, "fingerprint": tokenizer.fingerprint}
         findings.append(Finding("error", said, fix, evidence))
@@ -169,9 +167,8 @@ def _pre_tokenizer(exam: ModelExam) -> Iterator[Finding]:
     yield Finding(
         "warning",
         "The file does not say how text is cut before merging (tokenizer.ggml.pre is "
-        f"{'missing' if name is None else repr(name)}): a general rule stands in, and numbers, spaces and some "
-        "words get "
-        "other ids than in training.",
+        f"{'missing' if name is None else repr(name)}): a general rule stands in, and numbers, spaces and some words "
+        "get other ids than in training.",
         "Convert the model again with a current converter, or set tokenizer.ggml.pre to the model's own rule.",
         {"tokenizer.ggml.pre": name},
     )
