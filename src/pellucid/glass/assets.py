@@ -12,7 +12,7 @@ from html import escape
 from importlib import resources
 
 SHARED_SCRIPTS = ("texts.js", "core.js", "trace.js", "panels_model.js", "panels_serving.js", "page.js")
-REPORT_SCRIPTS = (*SHARED_SCRIPTS, "report.js")
+REPORT_SCRIPTS = (*SHARED_SCRIPTS, "findings.js", "report.js")
 PLAYGROUND_SCRIPTS = (*SHARED_SCRIPTS, "playground.js")
 SWEEP_SCRIPTS = ("texts.js", "sweep_texts.js", "core.js", "trace.js", "sweep.js")
 PLAYGROUND_POLICY = (

@@ -55,7 +55,5 @@ def latent_attention(
     seen = attended.reshape(count, heads, latent.rank)
     out = np.empty((count, heads, latent.value_dim), dtype=np.float32)
     for head in range(heads):
-        out[:, head] = linear(
-            backend, Linear(weights.value_up[head]), np.ascontiguousarray(seen[:, head]), step
-        )
+        out[:, head] = linear(backend, Linear(weights.value_up[head]), np.ascontiguousarray(seen[:, head]), step)
     return out.reshape(count, heads * latent.value_dim)

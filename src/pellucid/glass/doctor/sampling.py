@@ -52,9 +52,12 @@ MOVING = (
 
 def variation(exam: TraceExam) -> Verdict:
     """Parameters that leave one token or too many, and what was left of each draw."""
-    return over(
-        exam.views, _variation, lambda n: f"{count(n, 'answer')}: temperature, top-k, top-p, min-p, what they left"
+    drawn = [one for view in exam.views if not is_greedy(view) for one in view.samples]
+    final, raw = (_mean(one["stages"][place]["entropy"] for one in drawn) for place in (-1, 0))
+    told = (
+        "" if final is None or raw is None else f"; {final:.2f} nats to draw from, {raw:.2f} in the model, on average"
     )
+    return over(exam.views, _variation, lambda n: f"{count(n, 'answer')}: temperature, top-k, top-p, min-p{told}")
 
 
 def _variation(view: TraceView) -> Iterator[Finding]:
@@ -136,9 +139,13 @@ def _cannot_stop(view: TraceView, evidence: dict[str, Any]) -> Iterator[Finding]
 
 def strictness(exam: TraceExam) -> Verdict:
     """What penalties, masks and processors took of the model's own probability, and runs of white space."""
-    return over(
-        exam.views, _strict, lambda n: f"{count(n, 'answer')}: what penalties and masks took of the raw probability"
-    )
+    samples = [one for view in exam.views for one in view.samples]
+    means = {
+        name: _mean(share for share in (_taken(one, name) for one in samples) if share is not None) for name in MOVING
+    }
+    shares = [f"{name} {mean:.0%}" for name, mean in means.items() if mean is not None]
+    told = f"on average of the raw probability: {', '.join(shares)}" if shares else "no penalty and no mask"
+    return over(exam.views, _strict, lambda n: f"{count(n, 'answer')}: {told}")
 
 
 def _strict(view: TraceView) -> Iterator[Finding]:

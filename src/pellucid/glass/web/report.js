@@ -23,7 +23,7 @@ function reportHead(page) {
   if (trace.header && trace.header.redacted) items.push(note(t("redacted"), "warn"));
   if (trace.cut) for (const [what, n] of Object.entries(trace.cut.dropped)) items.push(note(t("cut." + what, { n, kept: trace.cut.kept[what] ?? "" }), "warn"));
   if (trace.end && trace.end.dropped) items.push(note(t("dropped", { n: trace.end.dropped }), "warn"));
-  for (const one of trace.findings) items.push(h("div", { class: "finding" }, h("b", {}, one.rule), " ", String(one.explain), one.fix ? h("p", {}, h("b", {}, t("fix") + ": "), String(one.fix)) : null));
+  items.push(findingsList(page));
   return h("div", { class: "notes" }, items);
 }
 openReport();
