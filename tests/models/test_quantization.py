@@ -14,7 +14,7 @@ from tokenizer.small_tokenizers import byte_level_metadata
 
 from pellucid.config import QUANTIZATIONS, EngineArgs, Quantization
 from pellucid.engine.loading import load_parts, needed_bytes
-from pellucid.errors import InvalidParameterError, ModelFileError, UnsupportedModelError
+from pellucid.errors import InvalidParameterError, ModelFileError
 from pellucid.formats.block_types import BLOCK_TYPES_BY_NAME, BlockType
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile
@@ -107,8 +107,6 @@ def test_refusals(tmp_path: Path) -> None:
         EngineArgs(quantization="q3_k")  # type: ignore[arg-type]
     with pytest.raises(InvalidParameterError, match="must be another file"):
         quantize_file(source, source, "q8_0")
-    with pytest.raises(UnsupportedModelError, match="is a folder"):
-        quantize_file(tmp_path, tmp_path / "q.gguf", "q8_0")
     with GGUFFile.open(source) as file:
         tensors = {t.name: (t.shape, t.type, t.data.copy()) for t in file.tensors.values()}
         metadata = file.metadata

@@ -1,4 +1,4 @@
-"""`pellucid quantize`: a GGUF file with smaller weights."""
+"""`pellucid quantize`: a GGUF file or a folder of safetensors as a GGUF file with smaller weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pellucid.model_store.progress import format_bytes
 
 
 def quantize(
-    model: Annotated[str, typer.Argument(metavar="IN", help="A GGUF file, an alias or a repository id.")],
+    model: Annotated[
+        str, typer.Argument(metavar="IN", help="A GGUF file, a folder of safetensors, an alias or a repository id.")
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; it must end in .gguf.")],
     kind: Annotated[
         str, typer.Option("--type", help=f"Type of the float matrices: {', '.join(QUANTIZATIONS)}.")
@@ -21,7 +23,8 @@ def quantize(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the path.")] = False,
 ) -> None:
     """Matrices in F32, F16 and BF16 take the type; embedding and head become Q8_0; routers, norms, biases and blocks
-    that the file already has stay as they are. The new file appears only once it is complete.
+    that the file already has stay as they are. A folder of safetensors becomes a file with its tokenizer and chat
+    template, in llama.cpp's names; what these cannot say is refused. The new file appears only once it is complete.
     """
     from pellucid.model_store.store import resolve
     from pellucid.models.quantization import block_type_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.config import Quantization
-from pellucid.errors import InvalidParameterError, UnsupportedModelError
+from pellucid.errors import InvalidParameterError
 from pellucid.formats.block_types import BlockType
 from pellucid.formats.gguf_writer import TensorData, write_gguf
-from pellucid.models.model_files import open_model
+from pellucid.models.architectures.base import TensorNames
+from pellucid.models.folder_tensors import FolderTensors, PlannedTensor
+from pellucid.models.gguf_keys import gguf_form, gguf_keys
+from pellucid.models.model_files import ModelFiles, open_model
 from pellucid.models.quantization import Quantizer, block_type_of, quantized_chunks
-from pellucid.models.sources import StoredTensor
+from pellucid.models.sources import StoredTensor, array_tensor
 
 FILE_TYPES: Mapping[str, int] = {
     "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q4_k": 14, "q5_k": 16, "q6_k": 18,
@@ -26,38 +30,64 @@ _QUANTIZATION_VERSION = 2
 
 
 def quantize_file(path: str | Path, out: str | Path, quantization: Quantization) -> dict[str, int]:
-    """Write the GGUF model at `path` to `out` with its float matrices in `quantization`, by the rule of
-    `models.quantization`; returns how many tensors of each type were written.
+    """Write the model at `path`, a GGUF file or a folder of safetensors, to the GGUF file `out` with its float matrices
+    in `quantization`, by the rule of `models.quantization`; returns how many tensors of each type were written.
 
-    A part of one tensor is in memory at a time. Raises `UnsupportedModelError` for a folder, `ModelFileError` for a
-    damaged file or where `out` cannot be written, `InvalidParameterError` where it is the file that is read.
+    A part of one tensor is in memory at a time, of a folder one tensor. Raises `UnsupportedModelError` for a folder
+    that GGUF cannot say, `ModelFileError` for a damaged file or where `out` cannot be written, `InvalidParameterError`
+    where it is the file that is read.
     """
     block_type_of(quantization)
     where, target = Path(path), Path(out)
-    if where.is_dir():
-        raise UnsupportedModelError(
-            f"{where} is a folder: only GGUF files are written as GGUF files; the folder itself runs with "
-            f"--quantization {quantization}"
-        )
     if target.suffix.lower() != ".gguf" or (target.exists() and os.path.samefile(where, target)):
         raise InvalidParameterError("out", f"out is {target}, but must be another file that ends in .gguf")
     with open_model(where) as files:
-        quantizer = Quantizer(quantization, files.form.tensors)
-        metadata = dict(files.metadata)
+        if where.is_dir():
+            metadata, planned, names = _of_folder(files)
+        else:
+            metadata, names = dict(files.metadata), files.form.tensors
+            planned = [_as_it_is(name, tensor) for name, tensor in files.source.items()]
+        quantizer = Quantizer(quantization, names)
         metadata["general.file_type"] = np.uint32(FILE_TYPES[quantization])
         metadata["general.quantization_version"] = np.uint32(_QUANTIZATION_VERSION)
         tensors: dict[str, tuple[tuple[int, ...], BlockType, TensorData]] = {}
         counts: dict[str, int] = {}
-        for name, tensor in files.source.items():
-            kind = quantizer.type_of(name.removesuffix(".weight"), tensor)
+        for tensor in planned:
+            kind = quantizer.type_of(tensor.name.removesuffix(".weight"), tensor.outline())
             counts[kind.name] = counts.get(kind.name, 0) + 1
-            tensors[name] = (tensor.shape, kind, _pieces(tensor, kind))
+            tensors[tensor.name] = (tensor.shape, kind, _pieces(tensor, kind))
         write_gguf(target, metadata, tensors)
     return counts
 
 
-def _pieces(tensor: StoredTensor, kind: BlockType) -> Callable[[], Iterator[npt.NDArray[Any]]]:
+def _of_folder(files: ModelFiles) -> tuple[dict[str, Any], list[PlannedTensor], TensorNames]:
+    """Metadata and tensors by which a GGUF file says what the folder does."""
+    from pellucid.kernels.dispatch import make_backend
+    from pellucid.models.architectures.base import HFForm
+    from pellucid.tokenizer.gguf_keys import tokenizer_keys
+
+    assert isinstance(files.form, HFForm)
+    cut = files.without_padding()
+    form = gguf_form(cut.config)
+    metadata, factors = gguf_keys(cut.config, form)
+    planned = [*FolderTensors(cut.source, files.form, form, cut.config, make_backend("reference")).planned()]
+    for name, values in factors.items():
+        tensor = array_tensor(name, values)
+        planned.append(PlannedTensor(name, tensor.shape, tensor.type, partial(_same, tensor)))
+    return metadata | tokenizer_keys(files.path), planned, form.tensors
+
+
+def _as_it_is(name: str, tensor: StoredTensor) -> PlannedTensor:
+    return PlannedTensor(name, tensor.shape, tensor.type, partial(_same, tensor))
+
+
+def _same(tensor: StoredTensor) -> StoredTensor:
+    return tensor
+
+
+def _pieces(planned: PlannedTensor, kind: BlockType) -> Callable[[], Iterator[npt.NDArray[Any]]]:
     def pieces() -> Iterator[npt.NDArray[Any]]:
+        tensor = planned.read()
         if kind is tensor.type:
             yield tensor.data
         else:

@@ -58,6 +58,13 @@ def _packed_bytes(tensor: StoredTensor, backend: Backend) -> int:
     return math.prod(stacked) * backend.packed_bytes(tensor.type, rows, columns)
 
 
+class _Lasting(dict[str, StoredTensor]):
+    """Nothing is gone once it was taken."""
+
+    def pop(self, key: str, default: Any = None) -> Any:
+        return self.get(key, default)
+
+
 class TensorSource:
     """Named tensors; every one is taken once, so that what is left over can be named."""
 
@@ -136,6 +143,12 @@ class TensorSource:
                 f"{self.label}: tensor {shown(name)} is of type {tensor.type.name}, which is not supported"
             )
         return tensor
+
+    def lasting(self) -> TensorSource:
+        """The same tensors, each of which may be taken more than once."""
+        source = TensorSource(self.label, self._all)
+        source._left = _Lasting(self._all)
+        return source
 
     def take_codes(self, name: str, shape: tuple[int, ...], *types: str) -> StoredTensor:
         """A tensor of integer codes, of one of these types of safetensors, which mean nothing without their scales.

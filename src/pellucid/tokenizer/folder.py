@@ -42,6 +42,14 @@ def read_folder_vocabulary(folder: Path) -> Vocabulary:
     return vocabulary
 
 
+def folder_metadata(folder: Path) -> dict[str, Any]:
+    """The vocabulary of tokenizer.model, or of vocab.json and merges.txt, in the terms of GGUF metadata.
+
+    Raises ModelFileError and UnsupportedModelError, naming the file.
+    """
+    return _metadata(folder, FolderSettings(folder))
+
+
 class FolderSettings:
     """What the small files say; each may be absent."""
 
