@@ -29,6 +29,8 @@ MAX_N = 128
 MAX_STOP_STRINGS = 64
 MAX_LOGPROBS = 1024
 MAX_LOGIT_BIAS = 100.0
+MAX_PENALTY_FACTOR = 1e6
+"""Logits stay finite in float32, whatever they were."""
 MAX_SEED = 2**63 - 1
 MAX_INTEGER = 2**63 - 1
 """Of fields without a limit of their own; Python's own have none, and messages and JSON could not hold them."""
@@ -93,7 +95,7 @@ class SamplingParams:
         self._set("min_p", _number("min_p", self.min_p, 0.0, 1.0))
         self._set(
             "repetition_penalty",
-            _number("repetition_penalty", self.repetition_penalty, 0.0, math.inf, open_low=True),
+            _number("repetition_penalty", self.repetition_penalty, 1 / MAX_PENALTY_FACTOR, MAX_PENALTY_FACTOR),
         )
         self._set("frequency_penalty", _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0))
         self._set("presence_penalty", _number("presence_penalty", self.presence_penalty, -2.0, 2.0))

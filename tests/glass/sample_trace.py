@@ -51,7 +51,7 @@ def sample_trace() -> list[Event]:
     events += _kv()
     now, step = START + 2_000_000, 0
     for req, first, rows in [("first", 0, 8), ("first", 8, n - 8), ("second", 4, n - 4)]:
-        events.append(_step(step, now, [(req, first, rows)], [] if step else [("second", "budget")]))
+        events.append(_step(step, now, [(req, first, rows)], [] if step else [("second", "step_full")]))
         events += [_layer(req, step, i, layer) for i in range(first, first + rows) for layer in range(LAYERS)]
         step, now = step + 1, now + 9_000_000
     for k, piece in enumerate(ANSWER):
@@ -98,7 +98,7 @@ def _kv() -> list[Event]:
 
 def _step(step: int, now: int, seqs: list[tuple[str, int, int]], waiting: list[tuple[str, str]]) -> Event:
     took = 8_800_000 if seqs[0][2] > 1 else 2_800_000
-    ns = {"sched": 100_000, "forward": took - 500_000, "sample": 300_000, "detok": 60_000, "emit": 40_000}
+    ns = {"sched": 100_000, "forward": took - 500_000, "sample": 300_000, "detok": 60_000, "emit": 40_000, "tracing": 0}
     return {"type": "step", "step": step, "t0_ns": now, "t1_ns": now + took, "token_budget": 16, "ns": ns, "seqs": [{"req": r, "tok0": t, "n_tok": n} for r, t, n in seqs], "waiting": [{"req": r, "reason": w} for r, w in waiting]}  # fmt: skip
 
 

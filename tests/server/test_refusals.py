@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import fields
 from typing import Any
@@ -114,6 +115,14 @@ def test_every_sampling_field_is_refused_by_name(server: RunningServer) -> None:
         (CHAT_PATH, {"messages": HELLO, "max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
         (CHAT_PATH, {"messages": HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         (CHAT_PATH, {"messages": HELLO, "prompt": "x"}, "prompt"),
+        (CHAT_PATH, {"messages": HELLO, "chat_template_kwargs": []}, "chat_template_kwargs"),
+        (COMPLETIONS_PATH, {"prompt": "a", "repetition_penalty": 1e-320}, "repetition_penalty"),
+        (COMPLETIONS_PATH, {"prompt": "a", "repetition_penalty": 1e39}, "repetition_penalty"),
+        ("/v1/embeddings", {"input": "a", "encoding_format": ""}, "encoding_format"),
+        ("/v1/embeddings", {"input": "a", "encoding_format": {}}, "encoding_format"),
+        ("/tokenize", {"prompt": "a", "add_generation_prompt": 0}, "add_generation_prompt"),
+        ("/tokenize", {"prompt": "a", "tools": []}, "tools"),
+        ("/tokenize", {"prompt": "a", "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
     ],
 )
 def test_the_field_at_fault_is_named(server: RunningServer, path: str, body: Any, param: str) -> None:
@@ -152,6 +161,8 @@ def test_another_model_is_404(client: openai.OpenAI, server: RunningServer) -> N
         b"[" * 100_000,
         b'{"prompt": "a", "temperature": 1e999}',
         '{"prompt": "a"}'.encode("utf-16"),
+        b'{"prompt": "a", "prompt": "b"}',
+        b'{"prompt": "a", "logit_bias": {"1": 1, "1": 2}}',
     ],
 )
 def test_bodies_that_are_no_strict_json(server: RunningServer, content: bytes) -> None:
@@ -171,6 +182,9 @@ def test_content_type_and_size() -> None:
     with RunningServer(mock_engine(), max_body_bytes=1000) as server:
         plain = httpx.post(server.url + COMPLETIONS_PATH, content=b"{}", headers={"Content-Type": "text/plain"})
         assert error_of(plain, 415)["code"] == "unsupported_media_type"
+        coded = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        packed = httpx.post(server.url + COMPLETIONS_PATH, content=gzip.compress(b"{}"), headers=coded)
+        assert error_of(packed, 415)["code"] == "unsupported_media_type"
         assert error_of(server.post(COMPLETIONS_PATH, {"prompt": "a" * 1000}), 413)["code"] == "body_too_large"
 
         def chunks() -> Any:
@@ -311,3 +325,11 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(path: str, mon
     assert error["code"] == "context_length_exceeded"
     assert "at least 25" in error["message"]
     assert "max_model_len is 4096" in error["message"]
+
+
+def test_too_many_prompts_are_refused_before_they_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunningServer(mock_engine()) as server:
+        monkeypatch.setattr(type(server.engine.tokenizer), "encode", lambda *_, **__: pytest.fail("it was encoded"))
+        error = server.refused("/v1/completions", {"prompt": ["a"] * 100_000})
+    assert error["param"] == "n"
+    assert "asks for 100000 answers" in error["message"]

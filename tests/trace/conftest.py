@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-for folder in (".", "engine", "server"):
+for folder in (".", "engine", "server", "glass"):
     sys.path.append(str(Path(__file__).parent.parent / folder))
 
 

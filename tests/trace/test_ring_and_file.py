@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
+from sample_trace import sample_trace
 from trace_checks import valid
 
 from pellucid.errors import TraceFileError
+from pellucid.glass.compare import first_difference
+from pellucid.glass.explain.sections import explain
+from pellucid.glass.perfetto import chrome_trace
+from pellucid.glass.report.writer import report_html
+from pellucid.glass.view import answers_of
+from pellucid.trace import jsonl
 from pellucid.trace.events import EVENT_TYPES, SCHEMA, load_schema
 from pellucid.trace.jsonl import line_of, number, parse_lines, read_trace, write_trace
 from pellucid.trace.reader import TraceReader
 from pellucid.trace.ring import TraceRing
 
 HEADER = {"type": "header", "schema": SCHEMA}
+HEADER_LINE = line_of(sample_trace()[0]).encode()
 
 
 class Note:
@@ -135,8 +145,8 @@ def test_numbers_that_json_does_not_have_are_strings() -> None:
 
 
 def test_a_file_and_back(tmp_path: Path) -> None:
-    events = [HEADER, {"type": "emit", "text": "你好\u202e\x00"}, {"type": "end", "dropped": 0, "events": 2}]
-    assert write_trace(tmp_path / "t.jsonl", events) == 3
+    events = [*sample_trace(), {"type": "end", "dropped": 0, "events": 2, "new": "你好\u202e\x00"}]
+    assert write_trace(tmp_path / "t.jsonl", events) == len(events)
     assert read_trace(tmp_path / "t.jsonl") == events
 
 
@@ -148,8 +158,24 @@ def test_a_file_and_back(tmp_path: Path) -> None:
         (b"[" * 100_000, "line 1: no JSON"),
         (b'{"type": "mem"}\n', "begins with a header"),
         (b'{"type": "header", "schema": "pellucid-trace/2"}\n', "begins with a header"),
-        (b'{"type": "header", "schema": "pellucid-trace/1"}\n{"type": "nothing"}\n', "line 2: 'nothing' is no type"),
-        (b'{"type": "header", "schema": "pellucid-trace/1"}\n7\n', "line 2"),
+        (b'{"type": "header", "schema": "pellucid-trace/1"}\n', "line 1: header.model is missing"),
+        (HEADER_LINE + b'{"type": "nothing"}\n', "line 2: 'nothing' is no type"),
+        (HEADER_LINE + b"7\n", "line 2: None is no type"),
+        (HEADER_LINE + b'{"type": ["end"]}\n', "line 2: .* is no type"),
+        (HEADER_LINE + HEADER_LINE, "line 2: a second header"),
+        (HEADER_LINE + b'{"type": "end", "dropped": NaN, "events": 0}\n', "line 2: no JSON"),
+        (HEADER_LINE + b'{"type": "end", "dropped": 0, "events": 0, "x": "\\ud800"}\n', "line 2: no JSON"),
+        (HEADER_LINE + b'{"type": "end", "dropped": true, "events": 0}\n', "end.dropped is True, but must be a whole"),
+        (HEADER_LINE + b'{"type": "end", "dropped": 0, "events": 1e999}\n', "end.events is inf, but must be a whole"),
+        (
+            HEADER_LINE + b'{"type": "end", "dropped": 0, "events": 1%s}\n' % (b"0" * 99),
+            "a whole number of at most 64 bits",
+        ),
+        (
+            HEADER_LINE + b'{"type": "pieces", "bytes_b64": {"1": "x"}}\n',
+            "bytes_b64\\['1'\\] is 'x', but must be base64",
+        ),
+        (HEADER_LINE + b'{"type": "pieces", "bytes_b64": {"x": "eA=="}}\n', "names 'x', but may name token ids only"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
@@ -168,3 +194,53 @@ def test_the_schema_knows_every_event() -> None:
     assert set(load_schema()["$defs"]) == set(EVENT_TYPES)
     with pytest.raises(AssertionError):
         valid([line_of({"type": "end", "dropped": -1, "events": 0})])
+
+
+def test_a_line_without_an_end_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1000)
+    (tmp_path / "t.jsonl").write_bytes(b'{"type": "header", "x": "'.ljust(3000))
+    with (tmp_path / "t.jsonl").open("rb") as file, pytest.raises(TraceFileError, match="longer than 1000 bytes"):
+        list(parse_lines(jsonl.bounded_lines(file)))
+    with pytest.raises(TraceFileError, match=r"t.jsonl, line 1: longer than 1000 bytes"):
+        read_trace(tmp_path / "t.jsonl")
+
+
+ODD: list[Any] = [None, True, -1, 0, 10**400, 0.5, 1e300, "", "NaN", "\ud800", "[b]", [], {}, [None], [[]], ["x"] * 20]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_field_may_be_odd(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever one field of a trace holds: it is refused by name, or everything that shows traces can show it."""
+    events = sample_trace()
+    event = data.draw(st.sampled_from(events))
+    place: Any = event
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        key = data.draw(st.sampled_from(keys))
+        deeper = isinstance(place[key], (dict, list)) and place[key]
+        if not deeper or data.draw(st.booleans()):
+            break
+        place = place[key]
+    if data.draw(st.booleans()):
+        del place[key]
+    else:
+        place[key] = data.draw(st.sampled_from(ODD))
+    try:
+        read = list(parse_lines([json.dumps(event).encode() for event in events]))
+        views = answers_of(read)
+    except TraceFileError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+    if refusal:
+        assert "\n" not in refusal
+        assert len(refusal) < 600
+        return
+    console = Console(width=80, file=io.StringIO())
+    for view in views:
+        console.print(*explain(view, 80, token=3, layer=1))
+    json.dumps(chrome_trace(read))
+    report_html(read).encode()
+    first_difference(views[0], answers_of(sample_trace())[0])
+    first_difference(answers_of(sample_trace())[0], views[0])

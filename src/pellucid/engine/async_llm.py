@@ -178,13 +178,7 @@ class AsyncLLM:
         """
         arrival_time = time.monotonic() if arrival_time is None else arrival_time
         name = request_id or f"request-{uuid.uuid4().hex}"
-        num_sequences = sum(one.n for one in params)
-        if num_sequences > self.max_sequences:
-            raise InvalidParameterError(
-                "n",
-                f"the request asks for {num_sequences} answers (n for each prompt), but this engine takes at most "
-                f"{self.max_sequences} at a time: ask for fewer",
-            )
+        self.check_num_sequences(sum(one.n for one in params))
         for structured_outputs in {one.structured_outputs for one in params if one.structured_outputs is not None}:
             # Here, because a large grammar takes longer than streams should wait for their next token.
             await asyncio.to_thread(self._engine.grammars.compile, structured_outputs)
@@ -199,6 +193,15 @@ class AsyncLLM:
         stream = DeltaStream(names, self._thread.abort)
         await self._accepted(AddRequests(stream, prompts, params, options, is_internal=is_internal))
         return stream
+
+    def check_num_sequences(self, num_sequences: int) -> None:
+        """Raises `InvalidParameterError` where one request may not have so many, before its prompts are encoded."""
+        if num_sequences > self.max_sequences:
+            raise InvalidParameterError(
+                "n",
+                f"the request asks for {num_sequences} answers (n for each prompt), but this engine takes at most "
+                f"{self.max_sequences} at a time: ask for fewer",
+            )
 
     async def run_job(self, job: Job) -> Stream[Any]:
         """Let a job run between steps, a piece after each; its items come from the stream that this gives back.

@@ -117,8 +117,8 @@ def _repetition_penalty(candidates: Candidates, state: SamplingState) -> None:
     logits = candidates.writable_logits()
     ids = state.token_counts().ids
     values = logits[ids]
-    # A penalty beyond float32 ends in an infinite logit, which the check after this stage reports.
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+    # A processor's huge logits may end beyond float32, which the check after this stage reports.
+    with np.errstate(over="ignore"):
         penalty = np.float32(state.params.repetition_penalty)
         logits[ids] = np.where(values > 0, values / penalty, values * penalty)
 

@@ -72,7 +72,7 @@ def parse_embeddings(body: Mapping[str, Any]) -> EmbeddingRequest:
     """Raises `ApiError`."""
     check_names(body, EMBEDDINGS.known, EMBEDDINGS.required)
     check_unserved(body, EMBEDDINGS)
-    form = body.get("encoding_format") or "float"
+    form = "float" if body.get("encoding_format") is None else body["encoding_format"]
     if form not in ENCODING_FORMATS:
         raise refused(
             "encoding_format", f"encoding_format is {shown(form)}, but must be {' or '.join(ENCODING_FORMATS)}"

@@ -185,7 +185,7 @@ def effort_options(effort: Any, param: str, format: ChatFormat) -> dict[str, Any
 
 def template_options(body: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `encode_chat` that a body has."""
-    variables = body.get("chat_template_kwargs") or {}
+    variables = {} if body.get("chat_template_kwargs") is None else body["chat_template_kwargs"]
     if not isinstance(variables, dict):
         raise refused("chat_template_kwargs", "chat_template_kwargs must be an object")
     taken = {"messages", "tools", "documents", "tokenizer", "chat_template", "add_generation_prompt"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,9 +43,10 @@ from pellucid.server.responses.request import parse_response, shape_name
 from pellucid.server.settings import ServerSettings
 from pellucid.server.tools import parse_tools
 from pellucid.server.traces import TraceRoutes
-from pellucid.server.wire import JsonResponse, read_object
+from pellucid.server.wire import JsonResponse, dump, read_object
 from pellucid.structured_outputs import NAME
 
+_TOKENIZE_CHAT = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
 TOKENIZE: Schema = {
     "type": "object",
     "properties": {
@@ -55,10 +56,7 @@ TOKENIZE: Schema = {
         "add_special_tokens": {"type": "boolean", "default": True, "description": "For prompt: BOS where wanted."},
         "parse_special": {"type": "boolean", "default": False, "description": "Control strings become tokens."},
         "return_token_strs": {"type": "boolean", "default": False},
-        **{
-            name: CHAT.own[name]
-            for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
-        },
+        **{name: CHAT.own[name] for name in _TOKENIZE_CHAT},
     },
     "additionalProperties": False,
 }
@@ -121,6 +119,7 @@ class Routes:
         parsed = parse_completion(body)
         self._note(request, parsed, {"prompt": parsed.prompts})
         used = await self._use(request, body)
+        _check_count(used.llm, len(parsed.prompts) * parsed.params.n)
         prompts = [await _encode(used.llm, prompt, request, parsed) for prompt in parsed.prompts]
         params = [_fitting(used.llm, parsed, prompt) for prompt in prompts]
         return await self._answer(
@@ -168,11 +167,13 @@ class Routes:
             except PellucidError as error:
                 raise api_error(error) from None
         else:
+            for name in _TOKENIZE_CHAT:
+                if body.get(name) is not None:
+                    raise refused(name, f"{name} goes with messages; a prompt follows no chat template")
             ids = await _tokenize_text(llm, body, flags)
-        answer = {"count": len(ids), "max_model_len": llm.max_model_len, "tokens": list(ids)}
-        if flags["return_token_strs"]:
-            answer["token_strs"] = [llm.tokenizer.token_text(i) for i in ids]
-        return JsonResponse(answer)
+        # in a thread, because a body may have millions of tokens
+        content = await asyncio.to_thread(_tokens_content, llm, ids, flags["return_token_strs"])
+        return Response(content, media_type="application/json")
 
     async def detokenize(self, request: Request) -> Response:
         body = await read_object(request, self.settings.max_body_bytes)
@@ -289,6 +290,20 @@ async def _encode(
         return await llm.encode(prompt, parsed.params, scoring=scoring, **options)
     except PellucidError as error:
         raise api_error(error, names) from None
+
+
+def _tokens_content(llm: AsyncLLM, ids: Sequence[int], with_texts: bool) -> bytes:
+    answer = {"count": len(ids), "max_model_len": llm.max_model_len, "tokens": list(ids)}
+    if with_texts:
+        answer["token_strs"] = [llm.tokenizer.token_text(i) for i in ids]
+    return dump(answer)
+
+
+def _check_count(llm: AsyncLLM, num_sequences: int) -> None:
+    try:
+        llm.check_num_sequences(num_sequences)
+    except PellucidError as error:
+        raise api_error(error) from None
 
 
 async def _tokenize_text(llm: AsyncLLM, body: dict[str, Any], flags: dict[str, bool]) -> list[int]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections import Counter
 from typing import Any, NoReturn
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pellucid.errors import shown
 from pellucid.outputs import LOGPROB_FLOOR
 from pellucid.server.api_errors import ApiError
 
@@ -39,15 +41,18 @@ def finite(logprob: float) -> float:
 async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
     """The body as a JSON object.
 
-    Raises `ApiError`: 408, 413, 415, or 400 for what is not strict JSON (NaN and Infinity are not).
+    Raises `ApiError`: 408, 413, 415, or 400 for what is not strict JSON: NaN and Infinity are not, and a name that an
+    object has twice would leave one of its values unread.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         # a web page may send other types to any address without being asked (CORS "simple requests")
         raise ApiError(415, "the Content-Type header must be application/json", code="unsupported_media_type")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise ApiError(415, "a body must come as it is, without a Content-Encoding", code="unsupported_media_type")
     body = await _read(request, max_bytes)
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_twice)
     except RecursionError:
         raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
     except ValueError as error:
@@ -74,6 +79,14 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_SECONDS:g} s", code="body_timeout") from None
     return b"".join(parts)
+
+
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"{shown(twice)} stands in one object twice")
+    return found
 
 
 def _refuse_constant(name: str) -> NoReturn:

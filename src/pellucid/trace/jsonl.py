@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pellucid.errors import TraceFileError, shown
+from pellucid.trace.checks import FieldError, check_event
 from pellucid.trace.events import EVENT_TYPES, SCHEMA, Event
 
 MAX_LINE_BYTES = 64 * 1024**2
@@ -43,33 +45,50 @@ def write_trace(path: str | Path, events: Iterable[Event]) -> int:
 def read_trace(path: str | Path) -> list[Event]:
     """All events of a file. Raises `TraceFileError` for what is no trace, naming the line; OSError."""
     with Path(path).open("rb") as file:
-        return list(parse_lines(file, Path(path).name))
+        return list(parse_lines(bounded_lines(file), Path(path).name))
+
+
+def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Not the file's own iterator, which reads a line whole before anyone can say that it is too long."""
+    return iter(partial(file.readline, MAX_LINE_BYTES + 1), b"")
 
 
 def parse_lines(lines: Iterable[bytes], name: str = "the trace") -> Iterator[Event]:
-    """Lines → events, each an object of a known type, a header first. Unknown fields pass: readers ignore them.
+    """Lines → events, each an object of a known type with the fields that the schema says, a header first.
 
-    Raises `TraceFileError`.
+    Unknown fields pass: readers ignore them. Raises `TraceFileError`, naming the line and the field.
     """
     is_begun = False
     for place, line in enumerate(lines, start=1):
         if len(line) > MAX_LINE_BYTES:
             raise TraceFileError(f"{name}, line {place}: longer than {MAX_LINE_BYTES} bytes")
         try:
-            event = json.loads(line)
+            event = json.loads(line, parse_constant=_no_constant)
+            if b"\\u" in line:
+                json.dumps(event, ensure_ascii=False).encode()  # half of a surrogate pair could not be written anywhere
         except (ValueError, RecursionError):
             if is_begun and not line.endswith(b"\n"):
                 raise TraceFileError(f"{name} was cut off within line {place}") from None
             raise TraceFileError(f"{name}, line {place}: no JSON, so this is not a trace ({SCHEMA})") from None
         kind = event.get("type") if isinstance(event, dict) else None
-        if kind not in EVENT_TYPES:
+        if not isinstance(kind, str) or kind not in EVENT_TYPES:
             raise TraceFileError(f"{name}, line {place}: {shown(kind)} is no type of event of {SCHEMA}")
         if not is_begun and (kind != "header" or event.get("schema") != SCHEMA):
             raise TraceFileError(f"{name}: a trace begins with a header whose schema is {SCHEMA}")
+        if is_begun and kind == "header":
+            raise TraceFileError(f"{name}, line {place}: a second header, but a trace has one")
         is_begun = True
+        try:
+            check_event(event)
+        except FieldError as error:
+            raise TraceFileError(f"{name}, line {place}: {error}") from None
         yield event
     if not is_begun:
         raise TraceFileError(f"{name} is empty, so it is not a trace")
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _finite(value: Any) -> Any:

@@ -91,9 +91,9 @@ def _add_to_turn(messages: list[Message], kind: str, item: Message, place: str) 
 
 
 def _reasoning(item: Message, place: str) -> str:
-    if item.get("summary"):
+    if item.get("summary") not in (None, []):
         raise refused(f"{place}.summary", f"{place}.summary must be empty: summaries of reasoning are not served")
-    parts = item.get("content") or []
+    parts = [] if item.get("content") is None else item["content"]
     if not isinstance(parts, list) or not all(_is_part(part, ("reasoning_text",)) for part in parts):
         raise refused(f"{place}.content", f"{place}.content must be a list of reasoning_text parts")
     return "".join(part["text"] for part in parts)
