@@ -151,7 +151,7 @@ def measure(run: Run, options: argparse.Namespace) -> None:
                 for server in order[round_ % len(order) :] + order[: round_ % len(order)]:
                     _scenario(run, server, scenario, round_, extra_body(server.name, end_ids))
         if OVERHEAD in scenarios and OURS in servers:
-            _overhead(run, servers[OURS], pythons[OURS], path, rounds, tokenizer)
+            _overhead(run, pythons[OURS], path, rounds, tokenizer)
 
 
 def _scenario(run: Run, server: Server, name: str, round_: int, extra: dict[str, Any]) -> None:
@@ -168,23 +168,35 @@ def _scenario(run: Run, server: Server, name: str, round_: int, extra: dict[str,
     say(f"{server.name}, {name}, round {round_ + 1}: " + ", ".join(f"{k} {v:.4g}" for k, v in values.items()))
 
 
-def _overhead(run: Run, server: Server, python: Path, path: Path, rounds: int, tokenizer: Any) -> None:
-    """Time per token of the same ids, in turn: by the engine's own steps in a worker, and as an HTTP client sees it."""
-    sizes = run.sizes
-    with Worker(PEERS[OURS], python, run.threads, run.out / "worker.log") as worker:
+def _overhead(run: Run, python: Path, path: Path, rounds: int, tokenizer: Any) -> None:
+    """Time per token of the same ids, in turn: by the engine's own steps in a worker, and as an HTTP client sees it.
+
+    Both without speculation, so that every token is a step and a piece of the stream.
+    """
+    log = run.out / "overhead.log"
+    with (
+        Worker(PEERS[OURS], python, run.threads, log) as worker,
+        Server(OURS, python, path, run.threads, log, ("--speculative-method", "off")) as server,
+    ):
         try:
+            server.wait()
             fields = {"path": str(path), "threads": run.threads, "max_tokens": CONTEXT, "max_streams": 1}
             worker.call("load", TIMEOUT, **fields)
-            for round_ in range(rounds * sizes.overhead_repeats):
-                # ordinary words are answered with ordinary words, of which every token is a piece of the stream
-                ids = tokenizer.encode(sentences(np.random.default_rng(round_), sizes.prompt_tokens))
-                answer = worker.call("generate", TIMEOUT, prompts=[ids], num_tokens=sizes.overhead_tokens)
-                inside = answer["window_s"] / answer["window_tokens"]
-                outside = asyncio.run(_tpot(server, ids, sizes.overhead_tokens))
-                run.add(OURS, round_, {OVERHEAD: 100 * (outside / inside - 1)})
-                say(f"overhead: {inside * 1e3:.3f} ms a token inside, {outside * 1e3:.3f} over HTTP")
-        except (WorkerError, ScenarioError) as error:
+            for round_ in range(rounds * run.sizes.overhead_repeats):
+                _compare(run, worker, server, round_, tokenizer)
+        except (WorkerError, ServerError, ScenarioError) as error:
             run.note(OURS, OVERHEAD, str(error))
+
+
+def _compare(run: Run, worker: Worker, server: Server, round_: int, tokenizer: Any) -> None:
+    """Ordinary words are answered with ordinary words, of which every token is a piece of the stream."""
+    num_tokens = run.sizes.overhead_tokens
+    ids = tokenizer.encode(sentences(np.random.default_rng(round_), run.sizes.prompt_tokens))
+    answer = worker.call("generate", TIMEOUT, prompts=[ids], num_tokens=num_tokens)
+    inside = answer["window_s"] / answer["window_tokens"]
+    outside = asyncio.run(_tpot(server, ids, num_tokens))
+    run.add(OURS, round_, {OVERHEAD: 100 * (outside / inside - 1)})
+    say(f"overhead: {inside * 1e3:.3f} ms a token inside, {outside * 1e3:.3f} over HTTP")
 
 
 async def _tpot(server: Server, ids: list[int], num_tokens: int) -> float:

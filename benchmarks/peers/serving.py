@@ -87,7 +87,8 @@ class ServerError(Exception):
 class Server:
     """One engine's server in a process of its own; what it prints goes to `log`."""
 
-    def __init__(self, name: str, python: Path, path: Path, threads: int, log: Path) -> None:
+    def __init__(self, name: str, python: Path, path: Path, threads: int, log: Path, flags: Sequence[str] = ()) -> None:
+        """flags: further ones than the server is always started with."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -96,7 +97,7 @@ class Server:
         self._log = log.open("ab")
         ours = os.environ.get("PYTHONPATH") if PEERS[name].is_ours else None
         self._process = subprocess.Popen(
-            [str(python), *COMMANDS[name](Start(path, port, threads))],
+            [str(python), *COMMANDS[name](Start(path, port, threads)), *flags],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,

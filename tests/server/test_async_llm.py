@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from http_server import mock_engine, wait_for
 
+from pellucid.engine import engine_thread
 from pellucid.engine.async_llm import AsyncLLM
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.output_processor import add_delta
@@ -232,3 +233,33 @@ def test_a_loop_that_is_gone_holds_nothing() -> None:
     del stream
     in_a_loop(llm.close())
     engine.check_integrity()
+
+
+@pytest.mark.parametrize("fault", ["leak", "tree"])
+def test_an_idle_engine_is_checked_and_begins_anew(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A block that nobody holds is free again, and a tree that is not sound gives nobody its blocks."""
+    monkeypatch.setattr(engine_thread, "IDLE_SECONDS", 0.02)
+    prompt = list(b"a prompt of some length, which fills blocks: 3 of them")
+    params = SamplingParams(max_tokens=20, temperature=0, seed=1)
+
+    async def test(llm: AsyncLLM) -> None:
+        first = await total(llm, prompt, params)
+        await asyncio.sleep(0.2)
+        assert (llm.stats.kv_integrity_faults, llm.stats.kv_blocks_cached > 2) == (0, True)
+        kv = llm._engine.kv
+        if fault == "leak":
+            assert kv.pool.allocate(3) is not None
+        else:
+            next(iter(kv.cache._nodes.values())).parent = 5
+        again = await total(llm, [9, 9, 9], params)  # an engine that has done nothing is not checked again
+        await asyncio.to_thread(wait_for, lambda: llm.stats.kv_integrity_faults == 1)
+        await asyncio.sleep(0.1)
+        assert (llm.stats.kv_integrity_faults, llm.stats.kv_blocks_used, llm.stats.kv_blocks_cached) == (1, 0, 0)
+        assert again.finished
+        assert "has been emptied" in caplog.text
+        last = await total(llm, prompt, params)
+        assert (last.num_cached_tokens, last.outputs) == (0, first.outputs)
+
+    with_llm(test, enable_prefix_caching=True).check_integrity()

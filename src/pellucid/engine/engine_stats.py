@@ -39,6 +39,8 @@ class EngineStats:
     """Guesses at tokens that were verified …"""
     spec_accepted_tokens: int = 0
     """… and those that came true."""
+    kv_integrity_faults: int = 0
+    """How often the check of an idle engine found the block accounts wrong, and put them right; each is a bug."""
 
     @property
     def prefix_cache_hit_rate(self) -> float | None:

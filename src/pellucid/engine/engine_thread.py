@@ -9,7 +9,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -24,6 +24,8 @@ from pellucid.errors import EngineDeadError, KVCacheFileError, QueueFullError, S
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 
+IDLE_SECONDS = 1.0
+"""An engine that has had nothing to do for so long is checked."""
 Observer = Callable[[RequestOutput], None]
 """Is shown every delta, in the engine's thread; must be quick and must not raise."""
 
@@ -86,6 +88,8 @@ class EngineThread:
         self._internal: set[str] = set()
         self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[Stream[Any], Any, bool]]] = {}
         self._is_draining = self._must_stop = False
+        self._is_unchecked = False
+        """Whether it has worked since the last check."""
         self.failure: EngineDeadError | None = None
         self._thread = threading.Thread(target=self._run, name="pellucid-engine", daemon=True)
 
@@ -157,11 +161,13 @@ class EngineThread:
     def _work(self) -> None:
         """A step of the requests, and a piece of a job."""
         if self._engine.has_unfinished_requests():
+            self._is_unchecked = True
             with self._turns:
                 outputs = self._engine.step()
             for output in outputs:
                 self._put(output)
         if self._jobs:
+            self._is_unchecked = True
             self._flush()  # a piece may take as long as a step
             with self._turns:
                 self._jobs.run_piece()
@@ -173,12 +179,27 @@ class EngineThread:
             self._in_hand = None
 
     def _pending(self, may_wait: bool) -> Iterator[Command]:
-        try:
-            yield self._commands.get(block=may_wait)
+        if may_wait:
+            yield self._next_command()
+        with suppress(Empty):
             while True:
                 yield self._commands.get_nowait()
-        except Empty:
-            return
+
+    def _next_command(self) -> Command:
+        """Wait for a command, and check the engine once when none comes for a while."""
+        if self._is_unchecked:
+            with suppress(Empty):
+                return self._commands.get(timeout=IDLE_SECONDS)
+            self._is_unchecked = False
+            self._check()
+        return self._commands.get()
+
+    def _check(self) -> None:
+        fault = self._engine.repair_when_idle()
+        if fault is not None:
+            import logging
+
+            logging.getLogger("pellucid").error("the KV cache was inconsistent and has been emptied: %s", fault)
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, _Abort):

@@ -91,6 +91,7 @@ class LLMEngine:
         self._tracing: EngineTracer | None = None
         """The tracer, while a traced request is not finished."""
         self._process = os.getpid()
+        self._num_integrity_faults = 0
         self.saved_cache: SavedCache | None = None
         """The file in which the prefix cache outlives the process."""
         if args.kv_cache_save is not None:
@@ -280,7 +281,22 @@ class LLMEngine:
             prefix_cache_evicted_blocks=self.kv.cache.num_evicted,
             spec_draft_tokens=done.num_draft_tokens,
             spec_accepted_tokens=done.num_accepted_tokens,
+            kv_integrity_faults=self._num_integrity_faults,
         )
+
+    def repair_when_idle(self) -> str | None:
+        """Check an engine without requests; where its accounts are wrong, begin anew with an empty KV cache.
+
+        Gives back what was wrong. A block in doubt is worth less than the right answer to the next request.
+        """
+        try:
+            self.check_integrity()
+        except AssertionError as error:
+            self._num_integrity_faults += 1
+            self.kv.reset()
+            self.scheduler.released.extend(self.runner.held_keys.difference(self.scheduler.released))
+            return str(error)
+        return None
 
     def check_integrity(self) -> None:
         """Raise AssertionError when a block, a table or a queue is not as it must be.

@@ -65,12 +65,19 @@ class BlockPool:
         self._freed.extend(reversed(released))
         return released
 
+    def reset(self) -> None:
+        """Every block is free, whoever held it."""
+        self._ref_counts = [0] * self.num_blocks
+        self._freed = list(range(self._num_touched - 1, -1, -1))
+
     def check_integrity(self) -> None:
         """Raise AssertionError when a block is lost, doubly free, or both free and held."""
         free = set(self._freed)
         if len(free) != len(self._freed):
             raise AssertionError("a block is twice in the free list")
-        for block, count in enumerate(self._ref_counts):
-            is_free = block in free or block >= self._num_touched
+        if any(self._ref_counts[self._num_touched :]):
+            raise AssertionError("a block that was never handed out has holders")
+        for block in range(self._num_touched):
+            count, is_free = self._ref_counts[block], block in free
             if count < 0 or (count == 0) != is_free:
                 raise AssertionError(f"block {block} has {count} holders and is {'free' if is_free else 'not free'}")

@@ -193,13 +193,20 @@ class KVCacheManager:
             for index, block in enumerate(blocks):
                 self.watcher.on_block(op, key, index, block, self.block_size)
 
+    def reset(self) -> None:
+        """No tables, an empty cache, every block free: what is left to do where `check_integrity` found a fault."""
+        self._tables.clear()
+        self._forked.clear()
+        self.cache.reset()
+        self.pool.reset()
+
     def check_integrity(self) -> None:
         """Raise AssertionError unless the reference counts are exactly the holders in tables and cache."""
         self.pool.check_integrity()
         self.cache.check_integrity()
         holders = Counter(block for table in self._tables.values() for block in table)
         forked = Counter(block for key in self._forked for block in self._tables.get(key, ()))
-        for block in range(self.pool.num_blocks):
+        for block in range(self.pool.num_touched):
             count = holders[block] + (block in self.cache)
             if count != self.pool.ref_count(block):
                 raise AssertionError(f"block {block} counts {self.pool.ref_count(block)} holders, but {count} have it")

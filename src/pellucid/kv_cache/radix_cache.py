@@ -177,6 +177,10 @@ class RadixCache:
         found.sort(key=lambda entry: entry[0])  # a parent is used whenever a child is, and stands before it
         return [CachedBlock(block, node.key, node.parent, node.token_ids) for _, block, node in found]
 
+    def reset(self) -> None:
+        """Forget all blocks, and hold none: for a pool that is reset, too."""
+        self._nodes, self._roots, self._leaves, self._num_evictable = {}, {}, [], 0
+
     def check_integrity(self) -> None:
         """Raise AssertionError when tree, reference counts and the list of leaves do not belong together."""
         reached = list(self._walk())

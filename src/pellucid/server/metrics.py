@@ -79,6 +79,11 @@ FROM_STATS: dict[Metric, Reader] = {
         "counter",
         "Rows of all steps: prompt and output tokens, recomputed ones again.",
     ): lambda stats: stats.num_tokens_computed,
+    Metric(
+        "pellucid_kv_integrity_faults_total",
+        "counter",
+        "Checks of the idle engine that found KV blocks miscounted and emptied the cache; each is a bug to report.",
+    ): lambda stats: stats.kv_integrity_faults,
 }
 """Read from the engine when the page is asked for; they begin again at 0 when a model is loaded again."""
 
