@@ -26,6 +26,11 @@ class Watched:
         self.page.wait_for_selector("body[data-ready]", timeout=30_000)
         return self.page
 
+    def strangers(self, url: str) -> list[str]:
+        """Addresses outside the server that it asked for."""
+        own = (url, url.replace("http", "ws", 1), "data:", f"blob:{url}")
+        return [one for one in self.addresses if not one.startswith(own)]
+
     def violations(self) -> list[str]:
         """What axe-core finds; it is put in past the page's policy, which lets nobody in."""
         found = self.context.new_cdp_session(self.page).send(

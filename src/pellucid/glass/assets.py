@@ -11,9 +11,27 @@ from functools import cache
 from html import escape
 from importlib import resources
 
-SHARED_SCRIPTS = ("texts.js", "core.js", "trace.js", "panels_model.js", "panels_serving.js", "page.js")
+SHARED_SCRIPTS = (
+    "texts.js",
+    "core.js",
+    "trace.js",
+    "panels_model.js",
+    "panel_sampling.js",
+    "panels_serving.js",
+    "summary.js",
+    "compare.js",
+    "page.js",
+)
 REPORT_SCRIPTS = (*SHARED_SCRIPTS, "findings.js", "report.js")
-PLAYGROUND_SCRIPTS = (*SHARED_SCRIPTS, "playground.js")
+PLAYGROUND_SCRIPTS = (
+    *SHARED_SCRIPTS,
+    "api.js",
+    "live.js",
+    "turns.js",
+    "feed.js",
+    "playground.js",
+    "open_playground.js",
+)
 SWEEP_SCRIPTS = ("texts.js", "sweep_texts.js", "core.js", "trace.js", "sweep.js")
 PLAYGROUND_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -72,12 +90,12 @@ def offline_policy(script_text: str, style_text: str) -> str:
     )
 
 
-def playground_page(traces: str | None = None) -> str:
+def playground_page(most_trace_level: int = 0) -> str:
     """The shell at `/`: no data, so it needs no key.
 
-    traces: path of the engine's trace as server-sent events, where there is one.
+    most_trace_level: what requests may ask for; with 0 the page goes by logprobs.
     """
-    live = f' data-traces="{traces}"' if traces else ""
+    live = f' data-traces="/v1/traces/live" data-level="{most_trace_level}"' if most_trace_level else ""
     return (
         '<!doctype html>\n<html lang="en" data-theme="light">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>Pellucid</title>\n'

@@ -44,7 +44,7 @@ def create_app(
     app.include_router(PrefillRoutes(models, settings).router())
     app.include_router(EmbeddingRoutes(models, settings, metrics).router())
     app.include_router(traces.router())
-    app.include_router(playground_router())
+    app.include_router(playground_router(settings))
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     app.add_exception_handler(ApiError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_http)

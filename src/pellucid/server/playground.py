@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from pellucid.glass.assets import PLAYGROUND_POLICY, PLAYGROUND_SCRIPTS, playground_page, read, script
+from pellucid.server.settings import ServerSettings
 
 HEADERS = {
     "Content-Security-Policy": PLAYGROUND_POLICY,
@@ -17,17 +18,18 @@ HEADERS = {
 }
 
 
-def playground_router() -> APIRouter:
+def playground_router(settings: ServerSettings) -> APIRouter:
     """The paths that `gate.SHELL_PATHS` names."""
     router = APIRouter()
-    router.add_api_route("/", _page, include_in_schema=False)
+    page = playground_page(settings.most_trace_level)
+
+    async def shell() -> Response:
+        return Response(page, media_type="text/html", headers=HEADERS)
+
+    router.add_api_route("/", shell, include_in_schema=False)
     router.add_api_route("/glass/playground.js", _script, include_in_schema=False)
     router.add_api_route("/glass/style.css", _style, include_in_schema=False)
     return router
-
-
-async def _page() -> Response:
-    return Response(playground_page(), media_type="text/html", headers=HEADERS)
 
 
 async def _script() -> Response:

@@ -84,12 +84,17 @@ class Compaction:
 
 
 def _rounded(event: Event) -> Event:
-    found = {key: _five_digits(value) for key, value in event.items() if key not in ("attn", "lens")}
+    found = {key: _nine_digits(value) for key, value in event.items() if key not in ("attn", "lens")}
     lens = event.get("lens")
     if lens:
         entropy = _five_digits(lens["entropy"])
         lens = {"ids": lens["ids"], "p": [_five_digits(p) for p in lens["p"]], "entropy": entropy}
     return {**found, "lens": lens}
+
+
+def _nine_digits(value: Any) -> Any:
+    """Enough for a float32, so that the page finds the same first difference of two traces as the terminal."""
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def _five_digits(value: Any) -> Any:

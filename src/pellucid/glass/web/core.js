@@ -54,7 +54,7 @@ function show(value, digits = 4) {
   if (size !== 0 && (size < 1e-4 || size >= 1e7)) return value.toExponential(2);
   return String(Number(value.toPrecision(digits)));
 }
-const ms = (ns) => (ns === null || ns === undefined ? "–" : `${show(ns / 1e6, 4)} ms`);
+const ms = (ns) => (ns === null || ns === undefined ? "–" : Math.abs(ns) >= 1e10 ? `${show(ns / 1e9, 4)} s` : `${show(ns / 1e6, 4)} ms`);
 const percent = (p) => (p >= 0.9995 ? "100 %" : p < 0.0005 && p > 0 ? "<0.1 %" : `${(100 * p).toFixed(1)} %`);
 function bytes(value) {
   if (value === null || value === undefined) return "–";
@@ -69,13 +69,14 @@ function fromBase64(text) {
   return Uint8Array.from(raw, (letter) => letter.charCodeAt(0));
 }
 
-const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;
+const HIDDEN = /[\u0000-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;
 
 /** Text with what cannot be seen made visible: spaces as ·, controls and direction marks by name. */
 function visible(text) {
   return text.replace(HIDDEN, (letter) => {
     const code = letter.codePointAt(0);
     if (letter === "\n") return "↵";
+    if (letter === "\r") return "␍";
     if (letter === "\t") return "⇥";
     return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
   }).replace(/ /g, "·");
@@ -92,6 +93,11 @@ function pieceText(data) {
 }
 /** A token's id; logprobs have none, which negative numbers stand for. */
 const idText = (id) => (id === null || id === undefined || id < 0 ? "–" : String(id));
+/** A request's name as there is room for it. */
+const shortKey = (key) => (key.length > 22 ? `${key.slice(0, 17)}…${key.includes("#") ? key.slice(key.indexOf("#")) : ""}` : key);
+
+/** An event of one line. Whole numbers beyond what a double holds (seeds) become strings, digit for digit. */
+const parseEvent = (line) => JSON.parse(line.replace(/"(seed|value)": ?(-?\d{16,})(?=[,}])/g, '"$1":"$2"'));
 const hex = (data) => Array.from(data, (byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join(" ");
 
 /** A table with a caption; cells are text or elements, numbers go right. */
@@ -104,22 +110,40 @@ function table(caption, heads, rows, attributes = {}) {
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${t("table")}: ${caption}` },
     h("table", attributes,
       h("caption", {}, caption),
-      h("thead", {}, h("tr", {}, heads.map((head) => cell("th", head)))),
+      h("thead", {}, h("tr", {}, heads.map((head) => cell("th", capital(head))))),
       h("tbody", {}, rows.map((row) => h("tr", row.attributes || {}, (row.cells || row).map((value) => cell("td", value)))))));
 }
 
-/** The numbers behind a picture, folded away until wanted. */
-function behind(caption, heads, rows) {
-  const box = h("details", { class: "behind" }, h("summary", {}, t("as_table", { n: rows.length })));
-  let isFilled = false;
-  box.addEventListener("toggle", () => {
-    if (box.open && !isFilled) { isFilled = true; box.append(table(caption, heads, rows)); }
-  });
+/** Parts that are folded away keep open what a reader opened, whatever the cursor does. */
+const unfolded = new Set();
+function fold(name, summary, ...content) {
+  const box = h("details", { open: unfolded.has(name) }, h("summary", { "data-key": `fold-${name}` }, summary), content);
+  box.addEventListener("toggle", () => { if (box.open) unfolded.add(name); else unfolded.delete(name); });
   return box;
 }
 
+const MOST_ROWS = 1000;
+
+/** The numbers behind a picture, folded away until wanted; `make` gives `count` rows when it is opened. */
+function behind(caption, heads, make, count = make.length) {
+  const box = fold(`table-${heads.join()}`, t("as_table", { n: show(count) }));
+  let isFilled = false;
+  const fillIn = () => {
+    if (!box.open || isFilled) return;
+    isFilled = true;
+    const rows = typeof make === "function" ? make() : make;
+    box.append(table(caption, heads, rows.slice(0, MOST_ROWS)));
+    if (rows.length > MOST_ROWS) box.append(note(t("rows_cut", { n: show(MOST_ROWS), hidden: show(rows.length - MOST_ROWS) }), "warn"));
+  };
+  box.addEventListener("toggle", fillIn);
+  fillIn();
+  return box;
+}
+
+const capital = (text) => (/^[a-z]{2,}[ a-z]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
+
 /** A labelled value. */
-const fact = (name, value, kind) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, value, kind ? badge(kind) : null));
+const fact = (name, value, kind) => h("div", { class: "fact" }, h("dt", {}, capital(name)), h("dd", {}, value, kind ? badge(kind) : null));
 const facts = (...items) => h("dl", { class: "facts" }, items);
 const note = (text, kind = "") => h("p", { class: `note ${kind}` }, text);
 const bar = (share) => h("span", { class: "bar", "aria-hidden": "true" }, h("i", { style: { width: `${Math.max(0, Math.min(1, share)) * 100}%` } }));

@@ -8,11 +8,19 @@ class Page extends HTMLElement {
     this.cursor = { request: null, step: 0, token: 0, layer: 0 };
     this.visible = new Set();
     this.before = null; // what a page puts above the panels
+    this.pinned = null; // {trace, key, label}: what the request at the cursor is compared with
   }
 
   connectedCallback() {
     this.applyTheme(store.get("theme") || "auto");
     document.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("pointerdown", (event) => { this.pressed = event.target; });
+    for (const name of ["pointerup", "pointercancel"]) document.addEventListener(name, () => { this.pressed = null; });
+    document.addEventListener("dragover", (event) => { if (event.dataTransfer && [...event.dataTransfer.types].includes("Files")) event.preventDefault(); });
+    document.addEventListener("drop", (event) => {
+      const file = event.dataTransfer && event.dataTransfer.files[0];
+      if (file) { event.preventDefault(); this.openOther(file); }
+    });
     this.build();
   }
 
@@ -33,8 +41,10 @@ class Page extends HTMLElement {
       return panel;
     });
     const head = topBar(title, this.model = h("p", { class: "model" }), { speak: () => this.build(), flip: () => this.applyTheme(this.theme === "dark" ? "light" : "dark") });
-    const nav = h("nav", { "aria-label": t("panels") }, h("ol", {}, PANELS.map(([name]) => h("li", {}, h("a", { href: `#p-${name}` }, t("panel." + name))))));
-    const main = h("main", {}, this.status, this.before ? this.before() : null, h("p", { class: "keys" }, t("keys")), this.panels);
+    const nav = h("nav", { "aria-label": t("panels") }, h("ol", {}, PANELS.map(([name]) => h("li", {}, h("a", { href: `#p-${name}` }, h("span", {}, t("panel." + name)))))), h("a", { href: "#compare", class: "extra" }, t("compare")));
+    this.summary = h("pl-summary", { class: "panel", role: "region", "aria-label": t("in_short") });
+    this.comparison = h("pl-compare", { class: "panel", id: "compare", role: "region", "aria-label": t("compare") });
+    const main = h("main", {}, this.status, this.before ? this.before() : null, this.summary, h("p", { class: "keys" }, t("keys")), this.panels, this.comparison);
     this.replaceChildren(h("a", { class: "skip", href: "#p-text" }, t("skip")), head, this.controls, h("div", { class: "body" }, nav, main));
     for (const panel of this.panels) this.watcher.observe(panel);
     this.refresh(true);
@@ -53,7 +63,7 @@ class Page extends HTMLElement {
     cursor.token = Math.max(0, Math.min(Math.max(0, sequence.length - 1), cursor.token));
     cursor.layer = Math.max(0, Math.min(Math.max(0, sequence.maxLayer), cursor.layer));
     if (change.step !== undefined && change.token === undefined) {
-      const step = this.trace.steps.find((one) => one.step === cursor.step);
+      const step = this.trace.stepAt(cursor.step);
       const seq = step && (step.seqs.find((one) => sequenceKey(one) === cursor.request) || null);
       if (seq) cursor.token = Math.min(sequence.length - 1, seq.tok0 + seq.n_tok - 1 + (seq.tok0 + seq.n_tok - 1 >= sequence.prompt.length - 1 ? 1 : 0));
     } else if (change.token !== undefined || change.request !== undefined) {
@@ -68,7 +78,7 @@ class Page extends HTMLElement {
   }
 
   key(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, summary, .scroll, .waterfall, pre")) return;
+    if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, summary, .scroll, .waterfall, .words, .pop, pre")) return;
     const { token, layer } = this.cursor;
     const moves = { ArrowRight: { token: token + 1 }, ArrowLeft: { token: token - 1 }, ArrowUp: { layer: layer + 1 }, ArrowDown: { layer: layer - 1 } };
     if (event.key === "Home" && event.target.closest(".strip")) moves.Home = { token: 0 };
@@ -79,12 +89,41 @@ class Page extends HTMLElement {
     this.move(moves[event.key]);
   }
 
+  /** Keep the request at the cursor, to compare others with it. */
+  pin() {
+    this.pinned = { trace: this.trace, key: this.cursor.request, label: "" };
+    this.comparison.refresh();
+  }
+
+  unpin() {
+    this.pinned = null;
+    this.comparison.refresh();
+    this.comparison.querySelector("#pin").focus({ preventScroll: true });
+  }
+
+  /** A trace in a file of the reader's disk: it stays in this page. */
+  async openOther(file) {
+    try {
+      const trace = await readTraceFile(file);
+      const mine = this.sequence && this.sequence.request;
+      const twin = mine && trace.keys.find((key) => trace.sequences.get(key).request.rendered === mine.rendered);
+      this.pinned = { trace, key: twin || trace.keys[0], label: file.name };
+      this.status.textContent = "";
+    } catch (error) {
+      this.status.textContent = t("load_failed", { why: error instanceof SyntaxError ? t("no_trace_file") : error.message });
+    }
+    this.comparison.refresh();
+    this.comparison.scrollIntoView({ block: "nearest" });
+  }
+
   /** Draw anew: what is on screen now, the rest when it comes there. */
   refresh(isAll = false) {
     if (!this.cursor.request && this.trace.keys.length) { this.cursor.request = this.trace.keys[0]; this.move({ request: this.cursor.request }); return; }
     const model = this.trace.header && this.trace.header.model;
     this.model.textContent = model ? [model.id || model.name, model.arch, `${model.n_layers} × ${model.d_model}`, model.quant, model.dtype].filter(Boolean).join(" · ") : "";
     this.drawControls();
+    this.summary.refresh();
+    this.comparison.refresh();
     for (const panel of this.panels) {
       panel.isDirty = true;
       if (isAll || this.visible.has(panel)) panel.refresh();
@@ -98,21 +137,46 @@ class Page extends HTMLElement {
     this.isCatchingUp = true;
     setTimeout(() => {
       this.isCatchingUp = false;
-      const late = this.panels.find((panel) => panel.isDirty);
+      const late = this.panels.find((panel) => panel.isDirty && !this.isHeld(panel));
       if (late) { late.refresh(); this.catchUp(); }
     }, 20);
   }
 
+  /** Whether somebody is using a control in it, or selecting its text: it must not be replaced under the hand. */
+  isHeld(panel) {
+    if (this.pressed && panel.contains(this.pressed)) return true;
+    const active = document.activeElement;
+    return Boolean(active && active.matches("input, select, textarea") && panel.contains(active));
+  }
+
+  /** Soon, for what comes live: at most a fifth of the time goes into drawing. */
   later() {
     if (this.isWaiting) return;
     this.isWaiting = true;
-    requestAnimationFrame(() => { this.isWaiting = false; this.refresh(); });
+    setTimeout(() => requestAnimationFrame(() => {
+      this.isWaiting = false;
+      const began = performance.now();
+      this.drawLive();
+      this.pause = Math.min(1000, 4 * (performance.now() - began));
+    }), this.pause || 0);
+  }
+
+  drawLive() {
+    if (!this.cursor.request || !this.model.textContent) { this.refresh(); return; }
+    this.drawControls();
+    this.summary.refresh();
+    for (const panel of this.panels) {
+      panel.isDirty = true;
+      if (this.visible.has(panel) && !this.isHeld(panel)) panel.refresh();
+    }
+    this.catchUp();
   }
 
   drawControls() {
+    if (this.pressed && this.controls.contains(this.pressed) && this.pressed.tagName === "SELECT") return; // it is open
     const held = this.controls.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     const { cursor, trace, sequence } = this;
-    const pick = h("select", { "aria-label": t("request"), "data-key": "request" }, trace.keys.map((key) => h("option", { value: key, selected: key === cursor.request }, `${trace.letter(key)} · ${key}`)));
+    const pick = h("select", { "aria-label": t("request"), "data-key": "request" }, trace.keys.map((key) => h("option", { value: key, selected: key === cursor.request }, `${trace.letter(key)} · ${shortKey(key)}`)));
     pick.addEventListener("change", () => this.move({ request: pick.value }));
     const stepper = (name, value, most, go) => h("span", { class: "stepper" }, h("span", { class: "label" }, t(name)),
       h("button", { type: "button", "data-key": name + "-", "aria-label": t("before_" + name), onclick: () => go(-1) }, "‹"), h("output", { id: `at-${name}`, "aria-label": t(name) }, most === null ? "–" : `${show(value)} / ${show(most)}`),

@@ -1,5 +1,5 @@
 "use strict";
-/* Panels 1–5: what the model saw, computed and chose. Each is a custom element with draw(trace, cursor). */
+/* Panels 1–3 and 5: what the model saw and computed, and what went out (4 is in panel_sampling.js). Each is a custom element with draw(trace, cursor). */
 
 class Panel extends HTMLElement {
   constructor() { super(); this.isDirty = true; }
@@ -11,6 +11,7 @@ class Panel extends HTMLElement {
     const sequence = trace.sequences.get(cursor.request);
     this.isDirty = false;
     const held = this.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+    const places = [...this.querySelectorAll(SCROLLED)].map((one) => [one.scrollLeft, one.scrollTop]);
     let content;
     try {
       content = sequence || this.needsNoSequence ? this.draw(trace, sequence, cursor) : [note(t("no_request"))];
@@ -23,8 +24,20 @@ class Panel extends HTMLElement {
       h("h2", { id: `h-${this.dataset.name}` }, h("span", { class: "num", "aria-hidden": "true" }, this.dataset.number), title),
       h("p", { class: "lead" }, t("lead." + this.dataset.name)),
       ...[content].flat(3).filter((item) => item !== null && item !== undefined && item !== false));
+    this.querySelectorAll(SCROLLED).forEach((one, k) => { if (places[k]) [one.scrollLeft, one.scrollTop] = places[k]; });
+    for (const strip of this.querySelectorAll(".strip")) showCurrent(strip);
     if (held) { const again = [...this.querySelectorAll("[data-key]")].find((one) => one.dataset.key === held); if (again) again.focus({ preventScroll: true }); }
   }
+}
+const SCROLLED = ".strip, .scroll, .waterfall, .blocks";
+
+/** Scroll a strip, and nothing else, so that the current token is in it. */
+function showCurrent(strip) {
+  const current = strip.querySelector(".current");
+  if (!current || strip.scrollHeight <= strip.clientHeight) return;
+  const [top, bottom] = [current.offsetTop - strip.offsetTop, current.offsetTop - strip.offsetTop + current.offsetHeight];
+  if (top < strip.scrollTop) strip.scrollTop = top - 4;
+  else if (bottom > strip.scrollTop + strip.clientHeight) strip.scrollTop = bottom - strip.clientHeight + 4;
 }
 
 /** Tokens as a strip; arrow keys move the page's cursor. Long ones show a window around the cursor. */
@@ -43,7 +56,7 @@ function tokenStrip(page, sequence, { from = 0, to = sequence.length, shade = nu
     const isCurrent = pos === cursor.token;
     const name = pieceText(token.data);
     items.push(h("div", {
-      class: `tok ${token.kind}${token.cached ? " cached" : ""}${isCurrent ? " current" : ""}`,
+      class: `tok ${token.kind}${name.startsWith("⟨") && token.kind === "generated" && isPart(token.data) ? " byte" : ""}${token.cached ? " cached" : ""}${isCurrent ? " current" : ""}`,
       role: "option", "aria-selected": isCurrent ? "true" : "false", tabindex: isCurrent ? 0 : -1,
       "data-pos": pos, "data-key": isCurrent ? "strip-current" : undefined,
       "aria-label": `${name} ${idText(token.id)}, ${t("position")} ${pos}${token.cached ? ", " + t("cached") : ""}`,
@@ -58,6 +71,11 @@ function tokenStrip(page, sequence, { from = 0, to = sequence.length, shade = nu
   });
   const hidden = to - from - (last - first);
   return [strip, hidden > 0 ? note(t("strip_window", { first, last: last - 1, hidden }), "warn") : null];
+}
+
+/** Whether bytes are no whole characters. */
+function isPart(data) {
+  try { new TextDecoder("utf-8", { fatal: true }).decode(data); return false; } catch { return true; }
 }
 
 function tokenTitle(trace, token, name) {
@@ -86,11 +104,24 @@ class TextPanel extends Panel {
       token ? facts(fact(t("token"), h("bdi", { class: "mono" }, pieceText(token.data))), fact("id", idText(token.id), token.id < 0 ? null : "measured"), fact(t("bytes"), h("span", { class: "mono" }, hex(token.data) || "∅"), "measured"),
         fact(t("kind"), t("kind." + token.kind)), fact(t("position"), show(token.pos), "measured"),
         token.kind === "generated" || request.cachedUnknown ? null : fact(t("work"), token.cached ? t("cached") : t("computed"), "measured")) : null,
-      h("details", {}, h("summary", {}, t("rendered")), h("pre", { class: "text", tabindex: 0 }, request.rendered)),
-      request.template ? h("details", {}, h("summary", {}, t("template")), h("pre", { class: "text", tabindex: 0 }, String(request.template))) : null,
-      params.length ? h("details", {}, h("summary", {}, t("params", { n: chosen.length })),
+      this.alternatives(trace, token),
+      fold("rendered", t("rendered"), h("pre", { class: "text", tabindex: 0 }, request.rendered)),
+      request.template ? fold("template", t("template"), h("pre", { class: "text", tabindex: 0 }, String(request.template))) : null,
+      params.length ? fold("params", t("params", { n: chosen.length }),
         table(t("params_caption"), [t("name"), t("value"), t("source")], params.map(([name, one]) => [name, JSON.stringify(one.value), t("source." + one.source)]))) : null,
     ];
+  }
+
+  /** What else might have come, as the model saw it; where a page can go on from one, each is a button. */
+  alternatives(trace, token) {
+    if (!token || !token.sample || !token.sample.stages.length) return null;
+    const { page } = this;
+    const item = ([id, , p]) => {
+      const content = [h("bdi", { class: "mono" }, trace.piece(id)), h("small", {}, ` ${percent(number(p))}`)];
+      const isChosen = id === token.sample.id;
+      return h("li", {}, page.onFork && !isChosen ? h("button", { type: "button", class: "cand", "data-key": `alternative-${id}`, title: t("fork"), onclick: () => page.onFork(page.cursor.request, token.pos, id) }, content) : h("span", { class: `cand${isChosen ? " ok" : ""}` }, content, isChosen ? " ◀" : ""));
+    };
+    return h("div", { class: "alternatives" }, h("h3", {}, t(page.onFork ? "alternatives_fork" : "alternatives"), badge("measured")), h("ul", { class: "lens" }, token.sample.stages[0].top.map(item)));
   }
 }
 
@@ -225,100 +256,6 @@ function heatColour(x) {
   return `rgb(${a.map((v, k) => Math.round(v + (b[k] - v) * (at % 1))).join(",")})`;
 }
 
-class SamplingPanel extends Panel {
-  draw(trace, sequence, cursor) {
-    const sample = this.sampleAt(sequence, cursor);
-    if (!sequence.samples.length) return note(t("no_samples"));
-    if (!sample) return note(t("not_drawn"));
-    const last = sample.stages[sample.stages.length - 1];
-    const isWhole = Boolean(sample.rng);
-    return [
-      h("p", { class: "big" }, t("chose"), " ", h("bdi", { class: "mono chip" }, trace.piece(sample.id)), " ", t("at_position", { pos: sequence.prompt.length + sequence.samples.indexOf(sample) })),
-      facts(fact(t("logprob_raw"), show(sample.logprob_raw), "measured"), sample.logprob_final === null ? null : fact(t("logprob_final"), show(sample.logprob_final), "measured"), fact(t("top2_gap"), show(sample.top2_gap), "measured"),
-        sample.rng ? fact("u", sample.rng.u === null ? t("greedy") : show(sample.rng.u, 8), "measured") : null, sample.rng ? fact(t("seed"), String(sample.rng.seed), "measured") : null),
-      h("div", { class: "waterfall", role: "list", tabindex: 0, "aria-label": t("panel.sampling") }, sample.stages.map((stage, place) => this.stage(trace, sample, stage, sample.stages[place - 1]))),
-      last && isWhole ? this.line(trace, sample, last) : null,
-      sample.stages.length ? whatIf(this, trace, sample) : null,
-    ];
-  }
-
-  /** The draw of the token at the cursor; on a prompt, the first one. */
-  sampleAt(sequence, cursor) {
-    const place = cursor.token - sequence.prompt.length;
-    return sequence.samples[Math.max(0, place)] || null;
-  }
-
-  stage(trace, sample, stage, before) {
-    const listed = new Set(stage.top.map(([id]) => id));
-    const gone = before && stage.alive <= stage.top.length ? before.top.filter(([id]) => !listed.has(id)) : [];
-    const row = ([id, logit, p], isGone) => h("li", { class: `${id === sample.id ? "chosen" : ""}${isGone ? " gone" : ""}`, title: `#${idText(id)} logit ${show(logit)}` },
-      h("bdi", { class: "mono" }, isGone ? h("s", {}, trace.piece(id)) : trace.piece(id)), h("span", { class: "n" }, isGone ? t("removed") : percent(p)), isGone ? null : bar(p), id === sample.id ? h("span", { class: "mark", "aria-label": t("chosen") }, "◀") : null);
-    const name = TEXTS["stage." + stage.name] ? t("stage." + stage.name) : stage.name;
-    return h("div", { class: "stage", role: "listitem" }, h("h3", {}, name, stage.param === null || stage.param === undefined ? null : h("small", {}, " ", typeof stage.param === "object" ? JSON.stringify(stage.param).slice(0, 60) : show(stage.param))),
-      stage.alive === null ? h("p", { class: "sub" }, t("logprobs_only"), badge("measured")) : h("p", { class: "sub" }, h("b", {}, show(stage.alive)), " ", t("alive"), h("br"), t("entropy"), " ", h("b", {}, show(stage.entropy, 3)), h("br"), t("mass_removed"), " ", h("b", {}, percent(number(stage.mass_removed) || 0)), " ", badge("measured")),
-      h("ol", {}, stage.top.map((one) => row(one, false)), gone.map((one) => row(one, true))),
-      stage.chosen && !listed.has(sample.id) ? h("p", { class: "sub" }, "… ", h("bdi", { class: "mono" }, trace.piece(sample.id)), ` ${percent(stage.chosen.p)}, ${t("rank")} ${stage.chosen.rank}`) : null);
-  }
-
-  line(trace, sample, last) {
-    const u = sample.rng ? sample.rng.u : null;
-    let at = 0;
-    const parts = last.top.map(([id, , p], k) => { const x = at; at += p; return { id, x, p, k }; });
-    const W = 1000;
-    return h("figure", {}, h("figcaption", {}, t("cumulative"), badge("measured")),
-      s("svg", { viewBox: `0 0 ${W} 64`, class: "wide", role: "img", "aria-label": u === null ? t("greedy_line") : t("u_line", { u: show(u, 6), token: trace.piece(sample.id) }) },
-        parts.map(({ id, x, p, k }) => s("g", {}, s("title", {}, `${trace.piece(id)} ${percent(p)}`), s("rect", { x: x * W, y: 18, width: Math.max(0.5, p * W - 1), height: 28, class: id === sample.id ? "seg on" : `seg s${k % 2}` }),
-          p > 0.04 ? s("text", { x: (x + p / 2) * W, y: 37, "text-anchor": "middle", class: id === sample.id ? "seglabel on" : "seglabel" }, trace.piece(id).slice(0, Math.floor(p * 90))) : null)),
-        at < 0.999 ? s("rect", { x: at * W, y: 18, width: (1 - at) * W, height: 28, class: "seg rest" }) : null,
-        u === null ? null : s("g", { class: "udraw" }, s("line", { x1: u * W, x2: u * W, y1: 10, y2: 52 }), s("text", { x: u * W, y: 9, "text-anchor": u > 0.9 ? "end" : u < 0.1 ? "start" : "middle" }, `u = ${show(u, 5)}`)),
-        s("text", { x: 0, y: 62, class: "tick" }, "0"), s("text", { x: W, y: 62, "text-anchor": "end", class: "tick" }, "1")));
-  }
-}
-
-/** Sliders that run the sampler again on the recorded logits. */
-function whatIf(panel, trace, sample) {
-  const state = panel.whatIf || (panel.whatIf = { temperature: 1, top_k: 0, top_p: 1, min_p: 0 });
-  const raw = sample.stages[0];
-  const output = h("div", { class: "whatif-out", "aria-live": "polite" });
-  const run = () => {
-    const rest = Math.max(0, 1 - raw.top.reduce((sum, one) => sum + one[2], 0));
-    const drawn = resample(raw.top, state);
-    const u = sample.rng ? sample.rng.u : null;
-    let at = 0, pick = drawn[0] ? drawn[0].id : null;
-    for (const one of drawn) { if (u === null || state.temperature <= 1e-5) break; at += one.p; if (u < at) { pick = one.id; break; } pick = one.id; }
-    if (!sample.rng) pick = null; // how it was drawn is not known here
-    output.replaceChildren(table(t(sample.rng ? "whatif_caption" : "whatif_shares"), [t("token"), t("before"), t("after"), t("picture")], raw.top.map(([id, , p]) => {
-      const now = drawn.find((one) => one.id === id);
-      return { attributes: { class: id === pick ? "current" : undefined }, cells: [h("bdi", { class: "mono" }, now ? trace.piece(id) : h("s", {}, trace.piece(id))), { is: percent(p), class: "n" }, { is: now ? percent(now.p) : t("removed"), class: "n" }, h("span", {}, bar(now ? now.p : 0), id === pick ? " ◀" : "")] };
-    }), { class: "bars" }), note(t("whatif_note", { rest: percent(rest), n: raw.top.length })));
-  };
-  const slider = (name, min, max, step) => {
-    const value = h("output", {}, show(state[name]));
-    const input = h("input", { type: "range", min, max, step, value: state[name], "aria-label": name });
-    input.addEventListener("input", () => { state[name] = Number(input.value); value.textContent = show(state[name]); run(); });
-    return h("label", { class: "slider" }, h("span", {}, name), input, value);
-  };
-  run();
-  const box = h("details", { class: "whatif" }, h("summary", {}, t("whatif"), badge("derived")),
-    h("div", { class: "sliders" }, slider("temperature", 0, 2, 0.05), slider("top_k", 0, raw.top.length, 1), slider("top_p", 0.05, 1, 0.01), slider("min_p", 0, 0.5, 0.01)), output);
-  box.open = panel.whatIfOpen || false;
-  box.addEventListener("toggle", () => { panel.whatIfOpen = box.open; });
-  return box;
-}
-
-/** [[id, logit, p], …], highest first → [{id, p}] after temperature, top-k, top-p, min-p in the engine's order. */
-function resample(top, { temperature, top_k: topK, top_p: topP, min_p: minP }) {
-  if (temperature <= 1e-5) return top.slice(0, 1).map(([id]) => ({ id, p: 1 }));
-  const first = number(top[0][1]);
-  let kept = top.map(([id, logit]) => ({ id, p: Math.exp((number(logit) - first) / temperature) }));
-  if (topK > 0) kept = kept.slice(0, topK);
-  const norm = () => { const sum = kept.reduce((all, one) => all + one.p, 0); kept = kept.map(({ id, p }) => ({ id, p: p / sum })); };
-  norm();
-  if (topP < 1) { let sum = 0; const out = []; for (const one of kept) { out.push(one); sum += one.p; if (sum >= topP) break; } kept = out; norm(); }
-  if (minP > 0) { const least = minP * kept[0].p; kept = kept.filter((one) => one.p >= least); norm(); }
-  return kept;
-}
-
 class EmissionPanel extends Panel {
   draw(trace, sequence) {
     const finish = sequence.finish;
@@ -328,9 +265,8 @@ class EmissionPanel extends Panel {
     const held = sequence.emits.filter((emit) => emit.held_bytes).length;
     const text = new TextDecoder().decode(concat(sequence.emits.map((emit) => fromBase64(emit.bytes_b64))));
     return [
-      finish ? h("p", { class: "big" }, t("stopped"), " ", h("b", {}, TEXTS["reason." + finish.reason] ? t("reason." + finish.reason) : String(finish.reason)), " ",
-        finish.stop_id !== null && finish.stop_id !== undefined ? [t("by_id"), " ", h("bdi", { class: "mono chip" }, trace.piece(finish.stop_id)), ` (#${finish.stop_id})`] : finish.stop_str ? [t("by_string"), " ", h("bdi", { class: "mono chip" }, visible(finish.stop_str))] : null) : note(t("still_running")),
-      facts(fact(t("generated_tokens"), show(finish && finish.n_output !== undefined ? finish.n_output : sequence.samples.length), "measured"), fact("TTFT", finish ? ms(finish.ttft_ns) : "–", "measured"), fact("TPOT", finish ? ms(finish.tpot_ns) : "–", "derived"), fact(t("held_times"), show(held), "measured")),
+      finish ? h("p", { class: "big" }, whyStopped(trace, sequence)) : note(t("still_running")),
+      facts(fact(t("generated_tokens"), show(finish && finish.n_output !== undefined ? finish.n_output : sequence.samples.length), "measured"), fact("TTFT", finish ? ms(finish.ttft_ns) : "–", "measured"), fact("TPOT", finish ? ms(finish.tpot_ns) : "–", "derived"), fact(t("held_times"), show(held), "measured"), finish && finish.preemptions ? fact(t("preemptions"), show(finish.preemptions), "measured") : null),
       text ? h("div", { class: "answer", role: "group", "aria-label": t("answer") }, h("bdi", {}, text)) : null,
       rows.length ? behind(t("emissions"), [t("tokens"), t("text_out"), t("held"), t("why"), t("after_arrival")], rows) : note(t("no_emits")),
     ];

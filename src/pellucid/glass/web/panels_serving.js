@@ -5,7 +5,7 @@ const PARTS = ["tokenize", "queue", "prefill_own", "batch_others", "sample", "em
 
 class TimelinePanel extends Panel {
   draw(trace, sequence, cursor) {
-    return [this.ttft(sequence), this.lanes(trace, cursor)];
+    return [this.ttft(sequence), this.intervals(sequence), this.lanes(trace, cursor, sequence)];
   }
 
   ttft(sequence) {
@@ -29,50 +29,124 @@ class TimelinePanel extends Panel {
         { attributes: { class: "sum" }, cells: ["", t("sum"), { is: ms(sum), class: "n" }, { is: sum === total ? "= TTFT" : `≠ TTFT (${ms(total - sum)})`, class: "n" }] }], { class: "narrow ttft" })];
   }
 
-  lanes(trace, cursor) {
+  lanes(trace, cursor, sequence) {
     if (!trace.steps.length) return note(t("no_steps"));
-    const keys = trace.keys;
-    const arrivals = [...trace.sequences.values()].map((one) => one.request && one.request.arrive_ns).filter((x) => x !== undefined && x !== null);
-    const shown = trace.steps.slice(-2000);
+    const span = this.zoom || 0;
+    const at = Math.max(0, trace.steps.findIndex((step) => step.step === cursor.step));
+    const first = span ? Math.max(0, Math.min(at - span / 2, trace.steps.length - span)) : 0;
+    const shown = span ? trace.steps.slice(first, first + span) : trace.steps;
+    const keys = trace.lanes.filter((key) => !span || shown.some((step) => step.seqs.some((one) => sequenceKey(one) === key) || step.waiting.some((one) => key.split("#")[0] === one.req)));
+    const arrivals = span ? [] : [...trace.sequences.values()].map((one) => one.request && one.request.arrive_ns).filter((x) => x !== undefined && x !== null);
     const t0 = Math.min(...arrivals, shown[0].t0_ns), t1 = Math.max(shown[shown.length - 1].t1_ns, t0 + 1);
     const W = 1000, LANE = 34, LEFT = 34;
-    const x = (ns) => LEFT + ((ns - t0) / (t1 - t0)) * (W - LEFT);
-    const rows = [];
-    const rects = [];
-    for (const step of shown) {
-      for (const seq of step.seqs) {
-        const lane = keys.indexOf(sequenceKey(seq));
-        if (lane < 0) continue;
-        const work = trace.work(step, seq);
-        const w = Math.max(1, x(step.t1_ns) - x(step.t0_ns) - 0.6);
-        rects.push(s("g", { class: "hit", "data-step": step.step }, s("title", {}, `${t("step")} ${step.step} · ${t("work." + work)} · ${seq.n_tok} ${t("tokens")} · ${ms(step.t1_ns - step.t0_ns)}`),
-          s("rect", { x: x(step.t0_ns), y: 4 + lane * LANE + (work === "decode" ? 6 : 0), width: w, height: work === "decode" ? 14 : 26, class: `work ${work}${step.step === cursor.step ? " now" : ""}` }),
-          w > 16 ? s("text", { x: x(step.t0_ns) + w / 2, y: 21 + lane * LANE, "text-anchor": "middle", class: "worklabel" }, work === "prefill" ? `P${w > 40 ? " " + seq.n_tok : ""}` : work === "verify" ? "V" : "D") : null));
-        rows.push([step.step, sequenceKey(seq), t("work." + work), seq.tok0, seq.n_tok, { is: ms(step.t0_ns - t0), class: "n" }, { is: ms(step.t1_ns - step.t0_ns), class: "n" }]);
-      }
-      for (const one of step.waiting) {
-        const lane = keys.findIndex((key) => key.split("#")[0] === one.req);
-        if (lane < 0) continue;
-        rects.push(s("g", {}, s("title", {}, `${t("waits")}: ${one.reason}`), s("line", { x1: x(step.t0_ns), x2: x(step.t1_ns), y1: 17 + lane * LANE, y2: 17 + lane * LANE, class: "waiting" })));
-        rows.push([step.step, one.req, `${t("waits")}: ${one.reason}`, "", "", { is: ms(step.t0_ns - t0), class: "n" }, { is: ms(step.t1_ns - step.t0_ns), class: "n" }]);
-      }
-    }
-    const marks = keys.map((key, lane) => {
-      const one = trace.sequences.get(key);
-      return s("g", {}, s("text", { x: 6, y: 22 + lane * LANE, class: "lane" }, trace.letter(key)), s("title", {}, key),
-        one.request ? s("path", { d: `M${x(one.request.arrive_ns)} ${2 + lane * LANE} v30`, class: "arrive" }) : null);
+    const x = (ns) => LEFT + ((Math.max(t0, ns) - t0) / (t1 - t0)) * (W - LEFT);
+    const lane = new Map(keys.map((key, k) => [key, k]));
+    const bare = new Map([...keys].reverse().map((key) => [key.split("#")[0], lane.get(key)]));
+    const runs = runsOf(trace, shown, lane, bare, x);
+    const rects = runs.map((run) => {
+      const [from, to] = [x(run.t0), x(run.t1)], w = Math.max(1, to - from - 0.6), top = run.lane * LANE;
+      const title = s("title", {}, `${run.first === run.last ? `${t("step")} ${run.first}` : `${t("steps")} ${run.first}–${run.last}`} · ${run.reason ? `${t("waits")}: ${waitReason(run.reason)}` : `${t("work." + run.work)} · ${run.tokens} ${t("tokens")}`} · ${ms(run.t1 - run.t0)}`);
+      if (run.reason) return s("g", { class: "hit" }, title, s("line", { x1: from, x2: Math.max(to, from + 1), y1: 17 + top, y2: 17 + top, class: `waiting ${WAITS.includes(run.reason) ? run.reason : ""}` }));
+      return s("g", { class: "hit" }, title, s("rect", { x: from, y: 4 + top + (run.work === "decode" ? 6 : 0), width: w, height: run.work === "decode" ? 14 : 26, class: `work ${run.work}${run.isOther ? " other" : ""}` }),
+        w > 16 && run.first === run.last ? s("text", { x: from + w / 2, y: 21 + top, "text-anchor": "middle", class: "worklabel" }, run.work === "prefill" ? `P${w > 40 ? " " + run.tokens : ""}` : run.work === "verify" ? "V" : "D") : null);
     });
-    const now = trace.steps.find((step) => step.step === cursor.step);
-    const svg = s("svg", { viewBox: `0 0 ${W} ${keys.length * LANE + 26}`, class: "wide lanes", role: "img", "aria-label": t("timeline_label", { requests: keys.length, steps: trace.steps.length }) }, marks, rects,
-      s("text", { x: LEFT, y: keys.length * LANE + 20, class: "tick" }, "0"), s("text", { x: W, y: keys.length * LANE + 20, "text-anchor": "end", class: "tick" }, ms(t1 - t0)));
-    svg.addEventListener("click", (event) => { const hit = event.target.closest("[data-step]"); if (hit) this.page.move({ step: Number(hit.dataset.step) }); });
-    return [h("h3", {}, t("lanes"), badge("measured")),
-      h("p", { class: "legend" }, h("span", { class: "key work prefill" }), t("work.prefill") + " (P)", h("span", { class: "key work decode" }), t("work.decode") + " (D)", h("span", { class: "key work verify" }), t("work.verify") + " (V)", h("span", { class: "key wait" }), t("waits")),
-      svg, h("p", { class: "legend" }, keys.map((key) => h("span", {}, h("b", {}, trace.letter(key)), ` ${key}`))),
-      now ? facts(fact(t("step"), show(now.step)), ...Object.entries(now.ns).map(([name, ns]) => fact(TEXTS["phase." + name] ? t("phase." + name) : name, ms(ns), "measured"))) : null,
-      trace.steps.length > shown.length ? note(t("steps_window", { n: shown.length, hidden: trace.steps.length - shown.length }), "warn") : null,
-      behind(t("lanes"), [t("step"), t("request"), t("work"), t("first_position"), t("tokens"), t("begin"), t("took")], rows)];
+    const marks = keys.map((key, k) => {
+      const one = trace.sequences.get(key);
+      return s("g", {}, s("text", { x: 6, y: 22 + k * LANE, class: one ? "lane" : "lane other" }, trace.letter(key)), s("title", {}, key),
+        one && one.request && one.request.arrive_ns >= t0 ? s("path", { d: `M${x(one.request.arrive_ns)} ${2 + k * LANE} v30`, class: "arrive" }) : null);
+    });
+    const now = trace.stepAt(cursor.step);
+    const isIn = now && now.t1_ns >= t0 && now.t0_ns <= t1;
+    const svg = s("svg", { viewBox: `0 0 ${W} ${keys.length * LANE + 26}`, class: "wide lanes", role: "img", "aria-label": t("timeline_label", { requests: keys.length, steps: shown.length }) }, rects, marks,
+      isIn ? s("rect", { x: x(now.t0_ns) - 1, y: 1, width: Math.max(2, x(now.t1_ns) - x(now.t0_ns)) + 2, height: keys.length * LANE, class: "now" }, s("title", {}, `${t("step")} ${now.step}`)) : null,
+      s("text", { x: LEFT, y: keys.length * LANE + 20, class: "tick" }, span ? `${t("step")} ${shown[0].step}` : "0"), s("text", { x: W, y: keys.length * LANE + 20, "text-anchor": "end", class: "tick" }, ms(t1 - t0)));
+    svg.addEventListener("click", (event) => {
+      const box = svg.getBoundingClientRect();
+      const moment = t0 + ((((event.clientX - box.left) / box.width) * W - LEFT) / (W - LEFT)) * (t1 - t0);
+      const step = shown.reduce((best, one) => (away(one, moment) < away(best, moment) ? one : best), shown[0]);
+      this.page.move({ step: step.step });
+    });
+    const zoom = h("select", { "aria-label": t("zoom"), "data-key": "zoom" }, [0, 200, 40].map((n) => h("option", { value: n, selected: n === span }, n ? t("zoom_near", { n }) : t("zoom_all"))));
+    zoom.addEventListener("change", () => { this.zoom = Number(zoom.value); this.refresh(); });
+    const waits = WAITS.filter((reason) => runs.some((run) => run.reason === reason));
+    const isOther = keys.some((key) => !trace.sequences.has(key));
+    return [h("h3", {}, t("lanes"), badge("measured"), h("label", { class: "sub zoom" }, t("zoom"), " ", zoom)),
+      h("p", { class: "legend" }, ["prefill", "decode", "verify"].map((work) => h("span", { class: "entry" }, h("span", { class: `key work ${work}` }), `${t("work." + work)} (${{ prefill: "P", decode: "D", verify: "V" }[work]})`)),
+        waits.map((reason) => h("span", { class: "entry" }, h("span", { class: `key wait ${reason}` }), `${t("waits")}: ${waitReason(reason)}`))),
+      svg, h("p", { class: "legend" }, keys.map((key) => h("span", { title: key }, h("b", {}, trace.letter(key)), ` ${shortKey(key)}`))), isOther ? note(t("others_note")) : null,
+      now ? facts(fact(t("step"), show(now.step)), fact(t("took"), ms(now.t1_ns - now.t0_ns), "measured"), ...Object.entries(now.ns).map(([name, ns]) => fact(TEXTS["phase." + name] ? t("phase." + name) : name, ms(ns), "measured"))) : null,
+      sequence ? this.waited(trace, sequence) : null,
+      behind(t("lanes"), [t("step"), t("request"), t("work"), t("first_position"), t("tokens"), t("begin"), t("took")], () => laneRows(trace, shown, t0), shown.length)];
   }
+
+  /** What the request waited for, in steps, and how often it was preempted. */
+  waited(trace, sequence) {
+    const counts = {};
+    const name = sequence.key.split("#")[0];
+    for (const step of trace.steps) for (const one of step.waiting) if (one.req === name) counts[one.reason] = (counts[one.reason] || 0) + 1;
+    const items = Object.entries(counts).map(([reason, n]) => fact(`${t("waits")}: ${waitReason(reason)}`, t("n_steps", { n: show(n) }), "measured"));
+    const preemptions = sequence.finish && sequence.finish.preemptions;
+    if (preemptions) items.push(fact(t("preemptions"), show(preemptions), "measured"));
+    return items.length ? facts(...items) : null;
+  }
+
+  /** The time of every token after the first, so that the slow ones stand out. */
+  intervals(sequence) {
+    const times = (sequence.finish && sequence.finish.itl_ns) || [];
+    if (times.length < 2) return null;
+    const W = 1000, H = 70, most = Math.max(...times), place = times.indexOf(most);
+    const groups = Math.min(times.length, 500), per = times.length / groups, wide = Math.min(40, W / groups);
+    const sorted = [...times].sort((a, b) => a - b);
+    const bars = Array.from({ length: groups }, (_, k) => Math.max(...times.slice(Math.floor(k * per), Math.max(Math.floor(k * per) + 1, Math.floor((k + 1) * per)))));
+    const svg = s("svg", { viewBox: `0 0 ${W} ${H + 18}`, class: "wide", role: "img", "aria-label": t("itl_label", { n: times.length, most: ms(most), median: ms(sorted[times.length >> 1]) }) },
+      bars.map((ns, k) => s("rect", { x: k * wide + 0.5, y: H - (ns / most) * (H - 8), width: Math.max(0.6, wide - 1), height: Math.max(1, (ns / most) * (H - 8)), class: ns === most ? "itl most" : "itl" }, s("title", {}, `${t("token")} ${Math.floor(k * per) + 2}: ${ms(ns)}`))),
+      s("text", { x: 0, y: H + 14, class: "tick" }, `${t("token")} 2`), s("text", { x: Math.max(120, groups * wide), y: H + 14, "text-anchor": "end", class: "tick" }, String(times.length + 1)));
+    svg.addEventListener("click", (event) => {
+      const box = svg.getBoundingClientRect();
+      const k = Math.floor((((event.clientX - box.left) / box.width) * W) / wide);
+      this.page.move({ token: sequence.prompt.length + 1 + Math.min(times.length - 1, Math.floor(k * per)) });
+    });
+    return [h("h3", {}, t("itl"), badge("measured")), facts(fact(t("median"), ms(sorted[times.length >> 1]), "derived"), fact(t("longest"), ms(most), "measured"), fact(t("longest_at"), show(place + 2))), svg,
+      behind(t("itl"), [t("token"), t("took")], () => times.map((ns, k) => [k + 2, { is: ms(ns), class: "n" }]), times.length)];
+  }
+}
+
+const WAITS = ["max_num_seqs", "kv_blocks", "shared_prompt", "step_full"];
+const waitReason = (reason) => (TEXTS["wait." + reason] ? t("wait." + reason) : reason);
+const away = (step, moment) => (moment < step.t0_ns ? step.t0_ns - moment : moment > step.t1_ns ? moment - step.t1_ns : 0);
+
+/** Stretches of the same work in a lane: neighbours that a screen could not tell apart are one. */
+function runsOf(trace, steps, lane, bare, x) {
+  const open = new Map();
+  const runs = [];
+  const take = (place, found) => {
+    const key = `${place} ${found.reason ? "w" : ""}`;
+    const last = open.get(key);
+    if (last && last.work === found.work && last.reason === found.reason && x(found.t0) - x(last.t1) < 0.8 && x(found.t1) - x(found.t0) < 2) {
+      last.t1 = found.t1; last.last = found.last; last.tokens += found.tokens;
+      return;
+    }
+    runs.push(found);
+    open.set(key, found);
+  };
+  for (const step of steps) {
+    const times = { t0: step.t0_ns, t1: step.t1_ns, first: step.step, last: step.step };
+    for (const seq of step.seqs) {
+      const key = sequenceKey(seq), place = lane.get(key);
+      if (place !== undefined) take(place, { ...times, lane: place, work: trace.work(step, seq), tokens: seq.n_tok, isOther: !trace.sequences.has(key) });
+    }
+    for (const one of step.waiting) {
+      const place = bare.get(one.req);
+      if (place !== undefined) take(place, { ...times, lane: place, reason: one.reason, tokens: 0 });
+    }
+  }
+  return runs;
+}
+
+function laneRows(trace, steps, t0) {
+  return steps.flatMap((step) => [
+    ...step.seqs.map((seq) => [step.step, sequenceKey(seq), t("work." + trace.work(step, seq)), seq.tok0, seq.n_tok, { is: ms(step.t0_ns - t0), class: "n" }, { is: ms(step.t1_ns - step.t0_ns), class: "n" }]),
+    ...step.waiting.map((one) => [step.step, one.req, `${t("waits")}: ${waitReason(one.reason)}`, "", "", { is: ms(step.t0_ns - t0), class: "n" }, { is: ms(step.t1_ns - step.t0_ns), class: "n" }])]);
 }
 
 class BatchPanel extends Panel {
@@ -84,32 +158,36 @@ class BatchPanel extends Panel {
     const shown = trace.steps.slice(first, first + STEPS);
     const total = (step) => step.seqs.reduce((sum, one) => sum + one.n_tok, 0);
     const most = Math.max(...shown.map(total), 1);
+    const budget = Math.max(...shown.map((step) => step.token_budget));
+    const present = [...new Set(shown.flatMap((step) => step.seqs.map(sequenceKey)))];
     const W = 1000, H = 150, wide = Math.min(60, W / shown.length);
     const bars = shown.map((step, k) => {
       let y = H;
       return s("g", { class: "hit", "data-step": step.step }, s("title", {}, `${t("step")} ${step.step}: ${step.seqs.map((one) => `${trace.letter(sequenceKey(one))} ${one.n_tok}`).join(", ")} / ${step.token_budget}`),
         s("rect", { x: k * wide, y: 0, width: wide, height: H, class: step.step === cursor.step ? "col now" : "col" }),
         step.seqs.map((one) => {
-          const tall = (one.n_tok / most) * (H - 12);
+          const tall = Math.max(3, (one.n_tok / most) * (H - 16));
           y -= tall;
           return [s("rect", { x: k * wide + 1, y, width: Math.max(1, wide - 2), height: Math.max(1, tall - 1), fill: trace.hue(sequenceKey(one)) }),
             tall > 14 && wide > 12 ? s("text", { x: k * wide + wide / 2, y: y + tall / 2 + 4, "text-anchor": "middle", class: "onbar" }, trace.letter(sequenceKey(one))) : null];
         }));
     });
     const svg = s("svg", { viewBox: `0 0 ${W} ${H + 20}`, class: "wide", role: "img", "aria-label": t("batch_label", { n: shown.length }) }, bars,
-      s("text", { x: 0, y: H + 16, class: "tick" }, `${t("step")} ${shown[0].step}`), s("text", { x: Math.max(160, shown.length * wide), y: H + 16, class: "tick", "text-anchor": "end" }, String(shown[shown.length - 1].step)), s("text", { x: 4, y: 12, class: "tick" }, `${most} ${t("tokens")}`));
+      s("text", { x: 0, y: H + 16, class: "tick" }, `${t("step")} ${shown[0].step}`), s("text", { x: Math.max(160, shown.length * wide), y: H + 16, class: "tick", "text-anchor": "end" }, String(shown[shown.length - 1].step)), s("text", { x: shown.length * wide > 600 ? W : shown.length * wide + 6, y: 12, class: "tick", "text-anchor": shown.length * wide > 600 ? "end" : "start" }, `${t("tallest")}: ${show(most)} ${t("tokens")}`),
+      ...(budget <= most * 1.02 ? [s("line", { x1: 0, x2: shown.length * wide, y1: H - (budget / most) * (H - 16), y2: H - (budget / most) * (H - 16), class: "budget" }, s("title", {}, `${t("budget")} ${budget}`))] : []));
     svg.addEventListener("click", (event) => { const hit = event.target.closest("[data-step]"); if (hit) this.page.move({ step: Number(hit.dataset.step) }); });
     const now = trace.steps[at];
     return [facts(fact(t("step"), show(now.step)), fact(t("tokens"), `${show(total(now))} / ${show(now.token_budget)}`, "measured"), fact(t("budget_used"), percent(total(now) / now.token_budget), "derived"), fact(t("sequences"), show(now.seqs.length), "measured"), fact(t("waits"), show(now.waiting.length), "measured")),
-      svg, shown.length < trace.steps.length ? note(t("steps_window", { n: shown.length, hidden: trace.steps.length - shown.length }), "warn") : null,
-      behind(t("panel.batch"), [t("step"), t("tokens"), t("budget"), t("request")], shown.map((step) => [step.step, total(step), step.token_budget, step.seqs.map((one) => `${sequenceKey(one)}: ${one.n_tok}`).join(", ")]))];
+      svg, h("p", { class: "legend" }, present.slice(0, 40).map((key) => h("span", { class: "entry" }, h("span", { class: "key", style: { background: trace.hue(key) } }), h("b", {}, trace.letter(key)), ` ${shortKey(key)}`)), budget <= most * 1.02 ? h("span", { class: "entry" }, h("span", { class: "key line" }), `${t("budget")} ${show(budget)}`) : h("span", {}, t("budget_above", { n: show(budget) }))),
+      shown.length < trace.steps.length ? note(t("steps_window", { n: shown.length, hidden: trace.steps.length - shown.length }), "warn") : null,
+      behind(t("panel.batch"), [t("step"), t("tokens"), t("budget"), t("request")], () => shown.map((step) => [step.step, total(step), step.token_budget, step.seqs.map((one) => `${sequenceKey(one)}: ${one.n_tok}`).join(", ")]), shown.length)];
   }
 }
 
 class KvPanel extends Panel {
   draw(trace, sequence, cursor) {
     if (!trace.kv.length) return note(t("no_kv"));
-    const step = trace.steps.find((one) => one.step === cursor.step);
+    const step = trace.stepAt(cursor.step);
     const until = step ? step.t1_ns : Infinity;
     const blocks = new Map();
     const gone = [];
@@ -128,19 +206,22 @@ class KvPanel extends Panel {
     }
     const all = [...blocks].sort((a, b) => a[0] - b[0]);
     const cells = all.slice(0, 1024).map(([block, one]) => {
-      const owners = [...one.owners];
+      const owners = [...one.owners].sort((a, b) => trace.lanes.indexOf(a) - trace.lanes.indexOf(b));
       const label = owners.map((key) => trace.letter(key)).join("") || (one.op === "evict" ? "✕" : "·");
-      return h("span", { class: `block${owners.length > 1 ? " shared" : ""}${owners.length ? "" : " empty"}`, style: owners.length ? { "--owner": trace.hue(owners[0]) } : {}, title: `${t("block")} ${block}: ${owners.join(", ") || t("free")} · ref ${one.ref} · ${one.op}` }, label.slice(0, 3));
+      return h("span", { class: `block${owners.length > 1 ? " shared" : ""}${owners.length ? "" : " empty"}`, style: owners.length ? { "--owner": trace.hue(owners[0]) } : {}, title: `${t("block")} ${block}: ${owners.join(", ") || t("free")} · ref ${one.ref} · ${one.op}` }, owners.length > 3 ? `${owners.length}×` : label);
     });
     const counts = {};
     for (const one of trace.kv) counts[one.op] = (counts[one.op] || 0) + 1;
-    return [facts(...Object.entries(counts).map(([op, n]) => fact(TEXTS["kv." + op] ? t("kv." + op) : op, show(n), "measured"))),
+    const capacity = capacityOf(trace);
+    const inUse = all.filter(([, one]) => one.owners.size).length;
+    return [facts(capacity ? fact(t("blocks_in_use"), `${show(inUse)} / ${show(capacity)}`, "derived") : null, ...Object.entries(counts).map(([op, n]) => fact(TEXTS["kv." + op] ? t("kv." + op) : op, show(n), "measured"))),
       h("h3", {}, t("blocks_at", { step: step ? step.step : "–" }), badge("derived")),
       h("div", { class: "blocks", role: "img", "aria-label": t("blocks_label", { n: all.length, shared: all.filter(([, one]) => one.owners.size > 1).length }) }, cells),
       h("p", { class: "legend" }, t("blocks_legend")),
       behind(t("panel.kv"), [t("block"), t("owner"), "ref", t("last_op"), t("first_position")], all.map(([block, one]) => [block, [...one.owners].join(", ") || t("free"), one.ref, TEXTS["kv." + one.op] ? t("kv." + one.op) : one.op, one.tok0 ?? ""])),
+      all.length > cells.length ? note(t("blocks_cut", { n: show(cells.length), hidden: show(all.length - cells.length) }), "warn") : null,
       nodes.size ? [h("h3", {}, t("prefix_tree"), badge("derived")), this.tree(trace, nodes)] : null,
-      gone.length ? [h("h3", {}, t("evictions")), table(t("evictions"), [t("block"), t("last_op"), t("request")], gone.slice(-50).map((one) => [one.block, t("kv." + one.op), one.req || "–"]))] : null];
+      gone.length ? [h("h3", {}, t("evictions")), table(t("evictions"), [t("block"), t("last_op"), t("request")], gone.slice(-50).map((one) => [one.block, t("kv." + one.op), one.req ? `${trace.letter(one.req)} ${one.req}` : "–"]), { class: "narrow" })] : null];
   }
 
   /** Chains of blocks without a fork are one row; a fork says at which token the prompts part. */
@@ -156,8 +237,8 @@ class KvPanel extends Panel {
       while ((children.get(chain[chain.length - 1].hash) || []).length === 1 && sameUsers(children.get(chain[chain.length - 1].hash)[0], node)) chain.push(children.get(chain[chain.length - 1].hash)[0]);
       const tail = chain[chain.length - 1];
       const next = children.get(tail.hash) || [];
-      const users = [...node.users];
-      return h("li", {}, h("span", { class: "node" }, h("b", {}, users.map((key) => trace.letter(key)).join("+") || "–"), " ", t("chain", { n: chain.length, from: node.tok0 ?? "?" }), " ", h("bdi", { class: "mono" }, this.words(trace, users, node)), tail.isGone ? ` ✕ ${t("kv.evict")}` : ""),
+      const users = [...node.users].sort((a, b) => trace.lanes.indexOf(a) - trace.lanes.indexOf(b));
+      return h("li", {}, h("span", { class: "node" }, h("b", {}, users.map((key) => trace.letter(key)).join("+") || "–"), " ", t(chain.length === 1 ? "chain_one" : "chain", { n: chain.length, from: node.tok0 ?? "?" }), " ", h("bdi", { class: "mono" }, this.words(trace, users, node)), tail.isGone ? ` ✕ ${t("kv.evict")}` : ""),
         next.length > 1 ? h("span", { class: "fork" }, t("diverge", { pos: this.divergence(trace, next) })) : null,
         next.length && depth < 60 ? h("ul", {}, next.map((one) => branch(one, depth + 1))) : null);
     };
@@ -181,6 +262,12 @@ class KvPanel extends Panel {
     }
   }
 }
+/** Blocks that fit into the reserved memory. */
+function capacityOf(trace) {
+  const { model, engine } = trace.header || {};
+  const bytes = (engine && engine.kv_cache_memory_bytes) || (trace.mem.length ? trace.mem[0].kv_reserved_bytes : 0);
+  return model && engine && model.kv_bytes_per_token && engine.block_size && bytes ? Math.floor(bytes / (model.kv_bytes_per_token * engine.block_size)) : 0;
+}
 const sameUsers = (a, b) => a.users.size === b.users.size && [...a.users].every((one) => b.users.has(one));
 
 class SpecPanel extends Panel {
@@ -197,12 +284,15 @@ class SpecPanel extends Panel {
 class MemoryPanel extends Panel {
   get needsNoSequence() { return true; }
   draw(trace, sequence, cursor) {
-    const step = trace.steps.find((one) => one.step === cursor.step);
+    const step = trace.stepAt(cursor.step);
     const past = step ? trace.mem.filter((one) => one.t_ns <= step.t1_ns) : [];
     const mem = past[past.length - 1] || trace.mem[trace.mem.length - 1];
     const model = trace.header && trace.header.model;
     const perToken = model && (model.kv_bytes_per_token || 2 * model.n_layers * model.n_kv_heads * model.head_dim * 2);
-    const formula = model ? [h("h3", {}, t("kv_formula"), badge("derived")), h("p", { class: "formula" }, `2 (K, V) × ${model.n_layers} ${t("layers")} × ${model.n_kv_heads} ${t("kv_heads")} × ${model.head_dim} ${t("numbers")} × ${show(perToken / (2 * model.n_layers * model.n_kv_heads * model.head_dim))} ${t("bytes_each")} = `, h("b", {}, `${show(perToken)} B`), ` ${t("per_token")}`)] : null;
+    const engine = (trace.header && trace.header.engine) || {};
+    const reserved = mem ? mem.kv_reserved_bytes : 0;
+    const formula = model ? [h("h3", {}, t("kv_formula"), badge("derived")), h("p", { class: "formula" }, `2 (K, V) × ${model.n_layers} ${t("layers")} × ${model.n_kv_heads} ${t("kv_heads")} × ${model.head_dim} ${t("numbers")} × ${show(perToken / (2 * model.n_layers * model.n_kv_heads * model.head_dim), 6)} ${t("bytes_each")}${engine.kv_cache_dtype ? ` (${engine.kv_cache_dtype}${/^int/.test(engine.kv_cache_dtype) ? t("with_scale") : ""})` : ""} = `, h("b", {}, `${show(perToken)} B`), ` ${t("per_token")}`),
+      reserved && perToken ? h("p", { class: "formula" }, `${bytes(reserved)} ${t("reserved")} ÷ ${show(perToken)} B = `, h("b", {}, show(Math.floor(reserved / perToken))), ` ${t("tokens_fit")}`, engine.max_model_len ? ` · ${t("longest_request", { n: show(engine.max_model_len) })}` : "") : null] : null;
     if (!mem) return [formula, note(t("no_mem"))];
     const rest = mem.rss_bytes - mem.weights_bytes - mem.kv_used_bytes - mem.activations_bytes;
     const parts = [["weights", mem.weights_bytes], ["kv_used", mem.kv_used_bytes], ["activations", mem.activations_bytes], ["rest", Math.max(0, rest)]];

@@ -12,6 +12,7 @@ async function openReport() {
     page.status.textContent = t("load_failed", { why: String(error) });
     return;
   }
+  page.trace.isReport = true;
   page.build();
   document.body.dataset.ready = "true";
 }

@@ -48,8 +48,13 @@ class Trace {
     this.end = null;
     this.pieces = new Map();
     this.cut = null;
+    this.others = new Map(); // requests of which the trace has nothing but their work → their number
     this._requests = new Map();
+    this._places = new Map();
+    this._steps = new Map();
   }
+
+  get isEmpty() { return !this.sequences.size; }
 
   sequence(event) {
     const key = event.index === undefined ? event.req : `${event.req}#${event.index}`;
@@ -58,6 +63,7 @@ class Trace {
       found = new Sequence(key);
       found.request = this._requests.get(event.req) || null;
       this.sequences.set(key, found);
+      this._places.clear();
       const bare = this.sequences.get(event.req);
       if (key !== event.req && bare && !bare.samples.length) this.sequences.delete(event.req);
     }
@@ -69,12 +75,17 @@ class Trace {
       case "header": this.header = event; break;
       case "request": {
         this._requests.set(event.req, event);
+        this.others.delete(event.req);
         for (const token of event.tokens) this.pieces.set(token.id, token.bytes_b64);
         for (const one of this.sequences.values()) if (one.key.split("#")[0] === event.req) one.request = event;
         this.sequence({ req: event.req }).request = event;
         break;
       }
-      case "step": this.steps.push(event); break;
+      case "step":
+        this.steps.push(event);
+        this._steps.set(event.step, event);
+        for (const one of [...event.seqs, ...event.waiting]) if (!this._requests.has(one.req) && !this.others.has(one.req)) this.others.set(one.req, this.others.size);
+        break;
       case "layer": {
         const sequence = this.sequence(event);
         if (!sequence.layers.has(event.i)) sequence.layers.set(event.i, []);
@@ -107,22 +118,47 @@ class Trace {
 
   get keys() { return [...this.sequences.keys()]; }
 
-  /** A letter for each request, so that pictures need no colour: A, B, … Z, A1, … */
-  letter(key) {
-    const place = Math.max(0, this.keys.findIndex((one) => one === key || one.split("#")[0] === key));
-    return String.fromCharCode(65 + (place % 26)) + (place >= 26 ? Math.floor(place / 26) : "");
+  stepAt(number) { return this._steps.get(number) || null; }
+
+  /** The lanes of a picture: requests of this trace, then others that shared its steps. */
+  get lanes() { return [...this.sequences.keys(), ...this.others.keys()]; }
+
+  place(key) {
+    if (!this._places.size) this.keys.forEach((one, k) => { this._places.set(one, k); const bare = one.split("#")[0]; if (!this._places.has(bare)) this._places.set(bare, k); });
+    return this._places.get(key);
   }
-  hue(key) { return ["#4f6bed", "#c2571a", "#0f7b6c", "#a4379b", "#8a6d00", "#b4233c", "#3a7d1e", "#5d5fa8"][Math.max(0, this.keys.findIndex((one) => one === key || one.split("#")[0] === key)) % 8]; }
+
+  /** A letter for each request, so that pictures need no colour: A, B, … Z, A1, …; others in small letters. */
+  letter(key) {
+    const own = this.place(key);
+    const place = own === undefined ? this.others.get(key) || 0 : own;
+    return String.fromCharCode((own === undefined ? 97 : 65) + (place % 26)) + (place >= 26 ? Math.floor(place / 26) : "");
+  }
+  hue(key) {
+    const place = this.place(key);
+    return place === undefined ? "#5f6773" : ["#4f6bed", "#b8531a", "#0f7b6c", "#a4379b", "#806500", "#b4233c", "#3a7d1e", "#5d5fa8"][place % 8];
+  }
 
   stepsOf(key) { return this.steps.filter((step) => step.seqs.some((one) => sequenceKey(one) === key)); }
 
   /** What a step did for a sequence: prefill, verify or decode. */
   work(step, seq) {
     const sequence = this.sequences.get(sequenceKey(seq));
-    if (!sequence) return "decode";
+    if (!sequence) return seq.n_tok > 1 ? "prefill" : "decode"; // another client's: all that is known of it
     if (sequence.specs.some((spec) => spec.step === step.step)) return "verify";
     return seq.tok0 < sequence.prompt.length && !(seq.n_tok === 1 && seq.tok0 >= sequence.prompt.length) ? "prefill" : "decode";
   }
+}
+
+/** The newest `most` of a live trace's steps and block events; of older ones what still tells who holds a block. */
+function forget(trace, most) {
+  if (trace.steps.length > most) for (const step of trace.steps.splice(0, trace.steps.length - most)) trace._steps.delete(step.step);
+  if (trace.mem.length > most) trace.mem.splice(0, trace.mem.length - most);
+  if (trace.kv.length <= 4 * most) return;
+  const old = trace.kv.splice(0, trace.kv.length - 2 * most);
+  const last = new Map();
+  for (const one of old) last.set(`${one.block} ${one.req}`, one);
+  trace.kv.unshift(...[...last.values()].filter((one) => !["free", "evict", "preempt"].includes(one.op)));
 }
 
 const sequenceKey = (one) => (one.index === undefined ? one.req : `${one.req}#${one.index}`);
@@ -138,7 +174,21 @@ async function unpack(text, take) {
     if (done) break;
     const lines = (rest + value).split("\n");
     rest = lines.pop();
-    for (const line of lines) if (line) take(JSON.parse(line));
+    for (const line of lines) if (line) take(parseEvent(line));
   }
-  if (rest) take(JSON.parse(rest));
+  if (rest) take(parseEvent(rest));
+}
+
+/** A file of a trace: JSON lines, the same gzipped, or a report, of which the data are taken. */
+async function readTraceFile(file) {
+  const trace = new Trace();
+  const head = new Uint8Array(await file.slice(0, 2).arrayBuffer());
+  let text;
+  if (head[0] === 0x1f && head[1] === 0x8b) text = await new Response(file.stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  else text = await file.text();
+  const packed = /<script type="application\/gzip" id="trace">([A-Za-z0-9+/=\s]*)<\/script>/.exec(text);
+  if (packed) { trace.isReport = true; await unpack(packed[1], (event) => trace.add(event)); }
+  else for (const line of text.split("\n")) if (line.trim()) trace.add(parseEvent(line));
+  if (!trace.header || String(trace.header.schema).split("/")[0] !== "pellucid-trace" || trace.isEmpty) throw new Error(t("no_trace_file"));
+  return trace;
 }
