@@ -59,6 +59,12 @@ def answers(page: Any) -> int:
 
 def wait_for_answer(page: Any, before: int) -> None:
     page.wait_for_function("n => Number(document.body.dataset.answers || 0) > n", arg=before, timeout=30_000)
+    settle(page)
+
+
+def settle(page: Any) -> None:
+    """Until panels off the screen have followed."""
+    page.wait_for_function("() => document.querySelector('pl-page').panels.every((one) => !one.isDirty)")
 
 
 def set_option(page: Any, name: str, value: float) -> None:
