@@ -149,7 +149,7 @@ def test_without_a_trace_the_page_goes_by_logprobs_and_says_so(browser: Any) -> 
     with PlaygroundServer(mock_engine(), trace_level=0) as server:
         watched = Watched(browser)
         page = watched.open(server.url + "/")
-        ask(page, "hello")
+        ask(page, "hello", seed=14)
         assert "gives out no traces" in page.locator(".status").inner_text()
         assert page.locator("#p-sampling .stage").count() == 1
         page.locator(".turn.assistant .word").nth(1).click()
