@@ -103,6 +103,18 @@ Drawn RowSampler::draw(const float* logits, int64_t n, const Filters& filters) {
   return {end_of(below + 1).id, largest_};
 }
 
+Drawn RowSampler::first(const float* logits, int64_t n) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!std::isfinite(scan(logits, n))) return {-1, largest_};
+  const auto block = std::find(maxima_.begin(), maxima_.begin() + logits_blocks(n), largest_) - maxima_.begin();
+  const float* from = logits + block * kLogitsBlock;
+  return {std::find(from, logits + n, largest_) - logits, largest_};
+}
+
+RowsSampler::RowsSampler(const std::string& isa, int threads) {
+  for (int i = 0; i < std::max(1, threads); ++i) samplers_.push_back(std::make_unique<RowSampler>(isa));
+}
+
 // From 1; ties by id.
 int64_t RowSampler::rank_of(const float* logits, int64_t n, int64_t token) const {
   const float value = logits[token];

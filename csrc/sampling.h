@@ -5,11 +5,13 @@
 // they may be taken in any order, and the first candidates that reach a sum can be looked for in any way.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "kernel_table.h"
+#include "thread_pool.h"
 
 namespace pellucid {
 
@@ -53,6 +55,8 @@ class RowSampler {
 
   // The token that the filters leave and the draw takes; logits[n], n ≤ kMaxVocabulary.
   Drawn draw(const float* logits, int64_t n, const Filters& filters);
+  // The first candidate.
+  Drawn first(const float* logits, int64_t n);
   // What logprobs need: `total` is 0 where `largest` is not finite.
   Ranking rank(const float* logits, int64_t n, int64_t token, int64_t num_top);
   // The first `num_top` candidates, and what is known of all.
@@ -109,6 +113,29 @@ class RowSampler {
   std::vector<float> near_logits_, near_weights_;
   std::vector<int32_t> near_ids_;
   std::vector<uint64_t> keys_;
+};
+
+// Several rows side by side on threads of their own, each as RowSampler takes it. The threads are started when they are
+// first needed, and sleep between two calls.
+class RowsSampler {
+ public:
+  RowsSampler(const std::string& isa, int threads);
+
+  // f(sampler, i) for each i below `count`.
+  template <class F>
+  void each(int64_t count, F f) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!pool_) pool_ = std::make_unique<ThreadPool>(static_cast<int>(samplers_.size()));
+    Shares shares(count, pool_->size());
+    pool_->run([&](int worker) {
+      shares.each(worker, [&](int64_t i) { f(*samplers_[static_cast<size_t>(worker)], i); });
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::vector<std::unique_ptr<RowSampler>> samplers_;
 };
 
 }  // namespace pellucid

@@ -10,6 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from pellucid.errors import BackendError, NonFiniteError, PellucidError, UnsupportedModelError
+from pellucid.kernels.backend import RowDraw
 from pellucid.kernels.dispatch import make_sampling_kernels
 from pellucid.kernels.native import NativeSampling, _native, available_isas
 from pellucid.sampling.candidates import MAX_VOCAB_SIZE, weights_of
@@ -166,3 +167,38 @@ def test_the_backend_and_the_instruction_set_are_chosen_by_name(monkeypatch: pyt
     monkeypatch.setenv("PELLUCID_ISA", "z80")
     with pytest.raises(BackendError, match="z80"):
         make_sampling_kernels()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(shapes, parameters, draws, st.booleans()), min_size=1, max_size=9), st.sampled_from([1, 2, 3])
+)
+def test_rows_side_by_side_give_what_each_gives_alone(rows: list[Any], threads: int) -> None:
+    kernels = NativeSampling(available_isas()[0], threads)
+    made, expected, surveyed = [], [], []
+    for shape, fields, u, is_greedy in rows:
+        logits = made_logits(*shape)
+        filters = {"temperature": 0.5, "min_p": 0.0, "top_k": 0, "top_p": 1.0} | fields | {"u": u}
+        filters["temperature"] = min(filters["temperature"], float(np.finfo(np.float32).max))
+        expected.append(kernels.draw(logits, **filters))
+        largest = expected[-1][1]
+        if is_greedy:
+            filters["temperature"] = 0.0
+            expected[-1] = (int(logits.argmax()) if np.isfinite(largest) else -1, largest)
+        made.append(RowDraw(logits, **filters))
+        if np.isfinite(largest):
+            surveyed.append((logits, len(logits) // 2, 0.7))
+    assert kernels.draw_rows(made) == expected
+    assert kernels.survey_rows(surveyed, 50) == [kernels.survey(*row, 50) for row in surveyed]
+
+
+def test_the_first_of_equals_and_a_row_that_is_not_finite() -> None:
+    kernels, logits = KERNELS[available_isas()[0]], np.zeros((3, 300), dtype=np.float32)
+    logits[0, [70, 200]] = 2.0
+    logits[1, 5] = np.nan
+    logits[2] = -np.inf
+    found = kernels.draw_rows([RowDraw(row, 0.0, 0.0, 0, 1.0, 0.0) for row in logits])
+    assert [token for token, _ in found] == [70, -1, -1]
+    assert np.isnan(found[1][1])
+    with pytest.raises(ValueError, match="out of its range"):
+        kernels.draw_rows([RowDraw(logits[0], 1.0, 0.0, 0, 1.5, 0.0)])

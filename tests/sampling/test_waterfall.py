@@ -71,6 +71,11 @@ def test_the_quick_way_gives_what_the_definition_gives() -> None:
         run_stages(logits, state, recorder)
         before = logits.copy()
         check_same(waterfalls.of(logits, state, token).records, recorder.records)
+        row = logits.copy()
+        late = waterfalls.later(row, state, token)
+        waterfalls.settle()
+        row[:] = np.nan  # the next step's logits overwrite it
+        check_same(late.records, recorder.records)
         assert np.array_equal(logits, before)
         assert KERNELS is not None
         quick += waterfalls.quick(logits, state, token, KERNELS) is not None

@@ -93,7 +93,7 @@ class ModelRunner:
         self.storage = storage
         self.probe: Probe | None = None
         """When set, every forward pass is shown to it."""
-        self.sampler = Sampler(model.config.vocab_size, make_sampling_kernels(backend))
+        self.sampler = Sampler(model.config.vocab_size, make_sampling_kernels(backend, threads))
         self.max_logits_rows = min(MAX_LOGITS_ROWS, max(1, MAX_LOGITS_BYTES // (4 * model.config.vocab_size)))
         self._masks = MaskWorker(overlaps=threads is not None and threads < usable_cores())
         self.seconds = 0.0
@@ -160,10 +160,26 @@ class ModelRunner:
             hidden = self._hidden
             logits = self.model.compute_logits(hidden if len(rows) == len(hidden) else hidden[rows])
             self.seconds += time.perf_counter() - began
+            drawn = self._drawn_ahead(part, logits)
             place = 0
             for result, first, end in part:
-                yield result, self._tokens(result, logits[place : place + end - first])
+                yield result, self._tokens(result, logits[place : place + end - first], drawn.get(place))
                 place += end - first
+
+    def _drawn_ahead(
+        self, part: list[tuple[StepResult, int, int]], logits: Float32Array
+    ) -> dict[int, tuple[int, float]]:
+        """Draws of requests without drafts, by their row of the logits."""
+        places: list[int] = []
+        rows: list[tuple[Float32Array, SamplingState]] = []
+        place = 0
+        for result, first, end in part:
+            if end - first == 1:
+                places.append(place)
+                rows.append((logits[place], self._rows[result.entry.request.key].sampling))
+            place += end - first
+        found = self.sampler.draw_ahead(rows) if len(rows) > 1 else []
+        return {place: one for place, one in zip(places, found, strict=False) if one is not None}
 
     def _parts(self, drawing: list[tuple[StepResult, int, int]]) -> Iterator[list[tuple[StepResult, int, int]]]:
         """The same in pieces whose logits are made together; one request's rows are not torn apart."""
@@ -179,14 +195,16 @@ class ModelRunner:
         if part:
             yield part
 
-    def _tokens(self, result: StepResult, logits: Float32Array) -> Iterator[SampledToken]:
+    def _tokens(
+        self, result: StepResult, logits: Float32Array, drawn: tuple[int, float] | None
+    ) -> Iterator[SampledToken]:
         request, draft = result.entry.request, result.entry.draft_token_ids
         sampling = self._rows[request.key].sampling
         for place, row_logits in enumerate(logits):
             if place and request.constraint is not None:
                 request.constraint.fill_mask()  # the first one's was filled while the model computed
             try:
-                sampled = self.sampler.sample(row_logits, sampling)
+                sampled = self.sampler.sample(row_logits, sampling, drawn=drawn)
             except PellucidError as error:
                 result.error = _sentence(request, error)
                 return

@@ -227,6 +227,18 @@ class RowSurvey(NamedTuple):
     """uint64: the weight of the first i + 1 of them, at the temperature asked for."""
 
 
+class RowDraw(NamedTuple):
+    """A row to draw from, and how: see `SamplingKernels.draw`."""
+
+    logits: Float32Array
+    temperature: float
+    """0: the first candidate."""
+    min_p: float
+    top_k: int
+    top_p: float
+    u: float
+
+
 class SamplingKernels(Protocol):
     """What sampling asks of one row of logits, float32 [vocab]; `sampling/candidates.py` is the definition."""
 
@@ -238,6 +250,14 @@ class SamplingKernels(Protocol):
         `temperature` is above 0 and a finite float32; `top_k` 0, `min_p` 0 and `top_p` 1 are off. The id is -1 where
         the largest logit is not finite.
         """
+        ...
+
+    def draw_rows(self, rows: Sequence[RowDraw]) -> list[tuple[int, float]]:
+        """`draw` of each row, side by side on the kernels' threads."""
+        ...
+
+    def survey_rows(self, rows: Sequence[tuple[Float32Array, int, float]], num_top: int) -> list[RowSurvey]:
+        """`survey` of each (logits, token id, temperature), side by side."""
         ...
 
     def survey(self, logits: Float32Array, token_id: int, temperature: float, num_top: int) -> RowSurvey:

@@ -61,10 +61,13 @@ def unused_instructions() -> str | None:
     return amx_note() or None
 
 
-def make_sampling_kernels(name: str = "native") -> SamplingKernels | None:
-    """The named backend's; None for the reference: there sampling runs as it is defined, stage by stage."""
+def make_sampling_kernels(name: str = "native", threads: int | None = None) -> SamplingKernels | None:
+    """The named backend's, on as many threads as `make_backend` takes.
+
+    None for the reference: there sampling runs as it is defined, stage by stage.
+    """
     if name == "reference":
         return None
     from pellucid.kernels.native import NativeSampling
 
-    return NativeSampling(os.environ.get(ISA_VARIABLE, ""))
+    return NativeSampling(os.environ.get(ISA_VARIABLE, ""), threads or usable_cores())

@@ -13,7 +13,16 @@ from pellucid.config import Activation
 from pellucid.errors import BackendError, UnsupportedModelError
 from pellucid.formats.block_types import BlockType
 from pellucid.forward_batch import ForwardBatch
-from pellucid.kernels.backend import AttentionParams, Float32Array, LayerCache, Matrix, RowSurvey, Step, WeightPart
+from pellucid.kernels.backend import (
+    AttentionParams,
+    Float32Array,
+    LayerCache,
+    Matrix,
+    RowDraw,
+    RowSurvey,
+    Step,
+    WeightPart,
+)
 from pellucid.kv_cache.storage import KVLayer
 
 try:
@@ -155,9 +164,11 @@ class NativeBackend:
 class NativeSampling:
     """The operations of `SamplingKernels` on the compiled kernels; the bits are the same on every instruction set."""
 
-    def __init__(self, isa: str = "") -> None:
+    def __init__(self, isa: str = "", threads: int = 1) -> None:
+        """threads: of `draw_rows` and `survey_rows`."""
         try:
             self._rows = _native.RowSampler(isa)
+            self._together = _native.RowsSampler(isa, threads)
         except ValueError as error:
             raise BackendError(str(error)) from None
         self.rank = self._rows.rank
@@ -165,8 +176,18 @@ class NativeSampling:
     def survey(self, logits: Float32Array, token_id: int, temperature: float, num_top: int) -> RowSurvey:
         return RowSurvey(*self._rows.survey(logits, token_id, temperature, num_top))
 
+    def survey_rows(self, rows: Sequence[tuple[Float32Array, int, float]], num_top: int) -> list[RowSurvey]:
+        return [RowSurvey(*found) for found in self._together.survey(rows, num_top)]
+
+    def draw_rows(self, rows: Sequence[RowDraw]) -> list[tuple[int, float]]:
+        described = [(r.logits, r.temperature, _log(r.min_p), r.top_k, r.top_p, r.u) for r in rows]
+        return cast(list[tuple[int, float]], self._together.draw(described))
+
     def draw(
         self, logits: Float32Array, *, temperature: float, min_p: float, top_k: int, top_p: float, u: float
     ) -> tuple[int, float]:
-        log_min_p = math.log(min_p) if min_p > 0 else -math.inf
-        return cast(tuple[int, float], self._rows.draw(logits, temperature, log_min_p, top_k, top_p, u))
+        return cast(tuple[int, float], self._rows.draw(logits, temperature, _log(min_p), top_k, top_p, u))
+
+
+def _log(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pellucid.errors import InvalidParameterError, UnsupportedModelError
-from pellucid.kernels.backend import SamplingKernels
+from pellucid.kernels.backend import RowDraw, SamplingKernels
 from pellucid.sampling.candidates import MAX_VOCAB_SIZE, FloatArray, usable_temperature
 from pellucid.sampling.draw import uniform
 from pellucid.sampling.logprobs import raw_logprobs
@@ -44,16 +44,39 @@ class Sampler:
         self.vocab_size = vocab_size
         self.kernels = kernels
 
-    def sample(self, logits: FloatArray, request: SamplingState, observer: StageObserver | None = None) -> SampledToken:
+    def draw_ahead(self, rows: Sequence[tuple[FloatArray, SamplingState]]) -> list[tuple[int, float] | None]:
+        """Tokens of raw logits [vocab_size] that nothing but the parameters has a say in, drawn side by side.
+
+        Each is (id, largest logit) for `sample`, or None where stages change the logits first, or where there are not
+        two such rows.
+        """
+        free = [i for i, (_, state) in enumerate(rows) if not stages_that_move_logits(state)]
+        drawn: list[tuple[int, float] | None] = [None] * len(rows)
+        if self.kernels is not None and len(free) > 1:
+            for i, found in zip(free, self.kernels.draw_rows([_row_draw(*rows[i]) for i in free]), strict=True):
+                drawn[i] = found
+        return drawn
+
+    def sample(
+        self,
+        logits: FloatArray,
+        request: SamplingState,
+        observer: StageObserver | None = None,
+        drawn: tuple[int, float] | None = None,
+    ) -> SampledToken:
         """The token at `request.position`, a pure function of (logits, params, ids so far, seed, sample_index).
 
         `logits` are the raw float32 logits [vocab_size], read and not changed. The caller appends the token to
         `request.output_token_ids`. Raises `NonFiniteError` for NaN or +inf, `InvalidParameterError` where the
         parameters leave no token; both are this request's alone. ValueError for another shape or type is a bug of ours.
+        `drawn` is what `draw_ahead` found for this row.
         """
         if logits.shape != (self.vocab_size,) or logits.dtype != np.float32:
             raise ValueError(f"logits are {logits.dtype} {logits.shape}, but must be float32 ({self.vocab_size},)")
-        if self.kernels is None or observer is not None:
+        if drawn is not None and observer is None:
+            token_id, largest = drawn
+            check_raw(largest)
+        elif self.kernels is None or observer is not None:
             candidates = run_stages(logits, request, observer)
             token_id = candidates.first() if request.params.greedy else candidates.pick(_uniform(request))
         else:
@@ -66,6 +89,14 @@ class Sampler:
 
 def _uniform(request: SamplingState) -> float:
     return uniform(request.seed, request.sample_index, request.position)
+
+
+def _row_draw(logits: FloatArray, request: SamplingState) -> RowDraw:
+    params = request.params
+    if params.greedy:
+        return RowDraw(logits, 0.0, 0.0, 0, 1.0, 0.0)
+    temperature = usable_temperature(params.temperature)
+    return RowDraw(logits, temperature, params.min_p, max(params.top_k, 0), params.top_p, _uniform(request))
 
 
 def _choose(kernels: SamplingKernels, logits: FloatArray, request: SamplingState) -> int:

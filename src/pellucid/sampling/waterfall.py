@@ -9,6 +9,7 @@ worked out from that is worked out when somebody reads it.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from pellucid.sampling.draw import draw_counter, uniform
 from pellucid.sampling.recorder import StageRecord, StageRecorder, Standing
 from pellucid.sampling.stages import move_logits, run_stages, stages_that_move_logits
 from pellucid.sampling.state import SamplingState
+from pellucid.sampling_params import SamplingParams
 
 HEAD_SIZES = (128, 4096)
 """First candidates that are looked at; where a filter keeps more than the last, the definition runs."""
@@ -30,17 +32,25 @@ _LOWEST = -float(np.finfo(np.float32).max)
 class Waterfall:
     """How one token was chosen. Its records are made when they are asked for."""
 
-    __slots__ = ("_make", "_records", "counter", "seed", "token_id", "u")
+    __slots__ = ("_drawn_at", "_make", "_records", "counter", "seed", "token_id")
 
-    def __init__(self, state: SamplingState, token_id: int, make: Callable[[], list[StageRecord]]) -> None:
-        """`state` as the sampler saw it: the token is not in its output yet."""
+    def __init__(self, state: SamplingState, token_id: int, make: Callable[[], list[StageRecord]] | None) -> None:
+        """`state` as the sampler saw it: the token is not in its output yet. Without `make`, `settle` is to come."""
         self.token_id = token_id
         self.seed = state.seed
         self.counter = draw_counter(state.sample_index, state.position)
-        self.u = None if state.params.greedy else uniform(state.seed, state.sample_index, state.position)
-        """The number that drew it; None for a greedy choice, which draws nothing."""
-        self._make: Callable[[], list[StageRecord]] | None = make
+        self._drawn_at = None if state.params.greedy else (state.seed, state.sample_index, state.position)
+        self._make = make
         self._records: list[StageRecord] = []
+
+    def settle(self, make: Callable[[], list[StageRecord]]) -> None:
+        """`make` gives the records when they are asked for."""
+        self._make = make
+
+    @property
+    def u(self) -> float | None:
+        """The number that drew it; None for a greedy choice, which draws nothing."""
+        return None if self._drawn_at is None else uniform(*self._drawn_at)
 
     @property
     def records(self) -> list[StageRecord]:
@@ -80,6 +90,47 @@ class Waterfalls:
         """num_top: first candidates that a record names."""
         self.kernels = kernels
         self.num_top = num_top
+        self._pending: list[tuple[Waterfall, FloatArray, SamplingState]] = []
+
+    def later(self, logits: FloatArray, state: SamplingState, token_id: int) -> Waterfall:
+        """As `of`, but rows whose logits no stage changes wait for `settle`: then all are surveyed side by side."""
+        if self.kernels is None or stages_that_move_logits(state):
+            return self.of(logits, state, token_id)
+        waterfall = Waterfall(state, token_id, None)
+        self._pending.append((waterfall, logits, state))
+        return waterfall
+
+    def settle(self) -> None:
+        """Survey what waits. To be called while its logits are still there."""
+        if not self._pending or self.kernels is None:
+            return
+        pending, self._pending = self._pending, []
+        rows = [(logits, one.token_id, _temperature(state)) for one, logits, state in pending]
+        surveys = self.kernels.survey_rows(rows, HEAD_SIZES[0])
+        for (waterfall, logits, state), survey in zip(pending, surveys, strict=True):
+            token_id = waterfall.token_id
+            if _is_enough(survey, state.params):
+                waterfall.settle(self._late_maker(survey, logits.item(token_id), state.params, token_id))
+            else:
+                looks = self._looks(survey, logits, state, token_id, self.kernels)
+                waterfall.settle(self._record_maker(looks, logits, state, token_id))
+
+    def _late_maker(
+        self, survey: RowSurvey, chosen: float, params: SamplingParams, token_id: int
+    ) -> Callable[[], list[StageRecord]]:
+        """From a survey that has all that the filters leave."""
+
+        def make() -> list[StageRecord]:
+            looks = [Look("raw", None, survey, 1.0, survey.possible, 0.0, chosen)]
+            if not params.greedy:
+                looks = _filtered(looks, survey, None, chosen, params) or looks
+            return [look.record(token_id, self.num_top) for look in looks]
+
+        return make
+
+    def forget(self) -> None:
+        """Let go of what waits: its step has failed."""
+        self._pending.clear()
 
     def of(self, logits: FloatArray, state: SamplingState, token_id: int) -> Waterfall:
         """How `token_id` came out of the raw logits [vocab], which the sampler has just drawn from.
@@ -89,37 +140,62 @@ class Waterfalls:
         looks = None
         if self.kernels is not None:
             looks = self.quick(logits, state, token_id, self.kernels)
+        return Waterfall(state, token_id, self._record_maker(looks, logits, state, token_id))
+
+    def _record_maker(
+        self, looks: list[Look] | None, logits: FloatArray, state: SamplingState, token_id: int
+    ) -> Callable[[], list[StageRecord]]:
+        """From the looks, or by the definition, which runs now, where there are none."""
         if looks is not None:
-            return Waterfall(state, token_id, lambda: [look.record(token_id, self.num_top) for look in looks])
+            return lambda: [look.record(token_id, self.num_top) for look in looks]
         recorder = StageRecorder(token_id, self.num_top)
         run_stages(logits, state, recorder)
-        return Waterfall(state, token_id, lambda: recorder.records)
+        return lambda: recorder.records
 
     def quick(
         self, logits: FloatArray, state: SamplingState, token_id: int, kernels: SamplingKernels
     ) -> list[Look] | None:
         """A look at the tokens after each stage of `run_stages`; None where a filter keeps too many to be looked at."""
-        params = state.params
-        temperature = 1.0 if params.greedy else usable_temperature(params.temperature)
-        size = HEAD_SIZES[0]
-        if stages_that_move_logits(state):
-            observer = _MovingStages(token_id, kernels)
-            logits = move_logits(logits, state, observer).logits
-            looks = observer.looks
-            survey = looks[-1].survey
-            if temperature != 1.0:
-                survey = kernels.survey(logits, token_id, temperature, size)
-        else:
+        temperature, size = _temperature(state), HEAD_SIZES[0]
+        if not stages_that_move_logits(state):
             survey = kernels.survey(logits, token_id, temperature, size)
-            looks = [Look("raw", None, survey, 1.0, survey.possible, 0.0, logits.item(token_id))]
-        if params.greedy:
+            return self._looks(survey, logits, state, token_id, kernels)
+        observer = _MovingStages(token_id, kernels)
+        logits = move_logits(logits, state, observer).logits
+        survey = observer.looks[-1].survey
+        if temperature != 1.0:
+            survey = kernels.survey(logits, token_id, temperature, size)
+        return self._all_looks(observer.looks, survey, logits, state, token_id, kernels)
+
+    def _looks(
+        self, survey: RowSurvey, logits: FloatArray, state: SamplingState, token_id: int, kernels: SamplingKernels
+    ) -> list[Look] | None:
+        """Where no stage changes logits."""
+        raw = Look("raw", None, survey, 1.0, survey.possible, 0.0, logits.item(token_id))
+        return self._all_looks([raw], survey, logits, state, token_id, kernels)
+
+    def _all_looks(
+        self,
+        looks: list[Look],
+        survey: RowSurvey,
+        logits: FloatArray,
+        state: SamplingState,
+        token_id: int,
+        kernels: SamplingKernels,
+    ) -> list[Look] | None:
+        """`looks` and those behind temperature and filters."""
+        if state.params.greedy:
             return looks
-        found = _filtered(looks, survey, logits, state, token_id)
+        chosen = logits.item(token_id)
+        found = _filtered(looks, survey, logits, chosen, state.params)
         if found is None:
-            found = _filtered(
-                looks, kernels.survey(logits, token_id, temperature, HEAD_SIZES[-1]), logits, state, token_id
-            )
+            larger = kernels.survey(logits, token_id, _temperature(state), HEAD_SIZES[-1])
+            found = _filtered(looks, larger, logits, chosen, state.params)
         return found
+
+
+def _temperature(state: SamplingState) -> float:
+    return 1.0 if state.params.greedy else usable_temperature(state.params.temperature)
 
 
 @dataclass(slots=True)
@@ -194,14 +270,38 @@ class _MovingStages:
         self._before = logits if name == "raw" else logits.copy()  # the raw ones are never written to
 
 
+def _is_enough(survey: RowSurvey, params: SamplingParams) -> bool:
+    """Whether the survey has every candidate that the filters leave, so that the logits are not needed any more."""
+    if params.greedy:
+        return True
+    if params.min_p != 0.0:
+        return False
+    known = len(survey.ends) // 8
+    if params.top_k > 0:
+        return params.top_k <= known
+    return (
+        params.top_p == 1.0
+        or survey.possible <= known
+        or (int.from_bytes(survey.ends[-8:], sys.byteorder) >= _share(params.top_p, survey.weight))
+    )
+
+
+def _share(top_p: float, total: int) -> int:
+    """The least weight that is top_p of the total."""
+    numerator, denominator = float(top_p).as_integer_ratio()
+    return -(-numerator * total // denominator)
+
+
 def _filtered(
-    looks: list[Look], survey: RowSurvey, logits: FloatArray, state: SamplingState, token_id: int
+    looks: list[Look], survey: RowSurvey, logits: FloatArray | None, chosen: float, params: SamplingParams
 ) -> list[Look] | None:
-    """`looks` and those after temperature and filters; None where a filter keeps more tokens than the survey has."""
-    params = state.params
+    """`looks` and those after temperature and filters; None where a filter keeps more tokens than the survey has.
+
+    `logits` are needed for min_p only.
+    """
     temperature = usable_temperature(params.temperature)
     found = list(looks)
-    alive, total, chosen = survey.possible, survey.weight, logits.item(token_id)
+    alive, total = survey.possible, survey.weight
     if params.temperature != 1.0:
         found.append(Look("temperature", params.temperature, survey, temperature, alive, 0.0, chosen))
     if params.min_p == 0.0 and params.top_k <= 0 and params.top_p == 1.0:
@@ -216,13 +316,12 @@ def _filtered(
             continue
         if name == "min_p":
             cutoff = max(survey.largest + temperature * math.log(parameter), _LOWEST)
+            assert logits is not None
             count = int(np.count_nonzero(logits >= np.float32(cutoff)))
         elif name == "top_k":
             count = int(parameter)
         else:
-            numerator, denominator = float(parameter).as_integer_ratio()
-            target = -(-numerator * total // denominator)
-            count = int(ends.searchsorted(np.uint64(target))) + 1
+            count = int(ends.searchsorted(np.uint64(_share(parameter, total)))) + 1
         before = total
         if count < alive:
             if count > len(ends):

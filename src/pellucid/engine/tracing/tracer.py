@@ -158,11 +158,15 @@ class EngineTracer:
             if self._num_layered and model is not None and self._wants_layers(step):
                 model.probe = _Later(self, step)
             run(step)
+            if self._sampler is not None:
+                self._sampler.settle()
             times.end = time.monotonic_ns()
             self._tell(number, step, seqs, waiting)
         finally:
             if model is not None:
                 model.probe = None
+            if self._sampler is not None:
+                self._sampler.forget()
             self._samples.clear()
             self._emits.clear()
             for trace in self._opening:
@@ -178,6 +182,11 @@ class EngineTracer:
     def sequence(self, output_token_ids: list[int]) -> tuple[RequestTrace, Request] | None:
         """The traced sequence whose output this list is."""
         return self._sequences.get(id(output_token_ids))
+
+    def before_logits(self) -> None:
+        """See `Listener`."""
+        if self._sampler is not None:
+            self._sampler.settle()
 
     def drew(self, trace: RequestTrace, request: Request, drawn: Waterfall | None) -> None:
         """A token was drawn, and is not in the request's output yet."""

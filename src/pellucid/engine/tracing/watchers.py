@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pellucid.config import ModelConfig
@@ -34,6 +35,10 @@ class Listener(Protocol):
 
     def sequence(self, output_token_ids: list[int]) -> tuple[RequestTrace, Request] | None:
         """The traced sequence whose output this list is."""
+        ...
+
+    def before_logits(self) -> None:
+        """Those of the last call are about to be overwritten."""
         ...
 
     def drew(self, trace: RequestTrace, request: Request, drawn: Waterfall | None) -> None: ...
@@ -79,6 +84,7 @@ class TracedModel:
         return output
 
     def compute_logits(self, hidden: Float32Array) -> Float32Array:
+        self._listener.before_logits()
         began = time.monotonic_ns()
         logits = self.model.compute_logits(hidden)
         self._listener.times.logits += time.monotonic_ns() - began
@@ -94,15 +100,35 @@ class TracedSampler(Sampler):
         self._listener = listener
         self._waterfalls = Waterfalls(sampler.kernels, WATERFALL_TOKENS)
 
+    def draw_ahead(self, rows: Sequence[tuple[Float32Array, SamplingState]]) -> list[tuple[int, float] | None]:
+        began = time.monotonic_ns()
+        drawn = self.sampler.draw_ahead(rows)
+        self._listener.times.sample += time.monotonic_ns() - began
+        return drawn
+
+    def settle(self) -> None:
+        """Survey the rows drawn from since the last call; their logits must still be there."""
+        began = time.monotonic_ns()
+        self._waterfalls.settle()
+        self._listener.times.tracing += time.monotonic_ns() - began
+
+    def forget(self) -> None:
+        """A step has failed: what waits will not be told."""
+        self._waterfalls.forget()
+
     def sample(
-        self, logits: Float32Array, request: SamplingState, observer: StageObserver | None = None
+        self,
+        logits: Float32Array,
+        request: SamplingState,
+        observer: StageObserver | None = None,
+        drawn: tuple[int, float] | None = None,
     ) -> SampledToken:
         began = time.monotonic_ns()
         found = self._listener.sequence(request.output_token_ids)
         copies: _Copies | None = None
         if observer is None and request.logits_processors and found is not None and found[0].level >= SAMPLING:
             observer = copies = _Copies()  # a user's code runs once, traced or not
-        sampled = self.sampler.sample(logits, request, observer)
+        sampled = self.sampler.sample(logits, request, observer, drawn)
         drawn_at = time.monotonic_ns()
         times = self._listener.times
         times.sample += drawn_at - began
@@ -112,13 +138,13 @@ class TracedSampler(Sampler):
         trace.sample_ns += drawn_at - began
         trace.num_drawn += 1
         trace.token_times.setdefault(sequence.key, []).append(drawn_at)
-        drawn: Waterfall | None = None
+        waterfall: Waterfall | None = None
         if trace.level >= SAMPLING:
             if copies is not None:
-                drawn = copies.waterfall(request, sampled.token_id)
+                waterfall = copies.waterfall(request, sampled.token_id)
             else:
-                drawn = self._waterfalls.of(logits, request, sampled.token_id)
-        self._listener.drew(trace, sequence, drawn)
+                waterfall = self._waterfalls.later(logits, request, sampled.token_id)
+        self._listener.drew(trace, sequence, waterfall)
         times.tracing += time.monotonic_ns() - drawn_at
         return sampled
 
