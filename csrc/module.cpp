@@ -184,6 +184,11 @@ void check_product(const Rows& x, const PackedMatrix& w, const Rows& out, int64_
   check(out.count == x.count && out.width == width, "output has the wrong shape");
 }
 
+const float* bias_of(const std::optional<Floats1>& bias, const PackedMatrix& w) {
+  check(!bias || static_cast<int64_t>(bias->shape(0)) == w.rows(), "bias must have one number per row of the matrix");
+  return bias ? bias->data() : nullptr;
+}
+
 const Runs& runs_of(const Step* step, const Rows& x) {
   static const Runs all_exact;
   if (!step || step->runs.empty()) return all_exact;
@@ -393,25 +398,28 @@ NB_MODULE(_native, m) {
       .def(
           "linear",
           [](Runtime& r, Floats2 x, std::optional<Floats1> weight, float eps, const PackedMatrix& w, Floats2 out,
-             const Step* step) {
+             const Step* step, std::optional<Floats1> bias) {
             const Rows a = rows(x), o = rows(out);
             const Norm norm = norm_of(weight, eps, a.width);
             check_product(a, w, o, w.rows());
             const Runs& runs = runs_of(step, a);
+            const float* added = bias_of(bias, w);
             const nb::gil_scoped_release free;
-            r.linear(a, norm, w, o, runs);
+            r.linear(a, norm, w, added, o, runs);
           },
-          nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("matrix"), nb::arg("out"), nb::arg("step") = nb::none())
+          nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("matrix"), nb::arg("out"), nb::arg("step") = nb::none(),
+          nb::arg("bias") = nb::none())
       .def(
           "linear_add",
-          [](Runtime& r, Floats2 x, const PackedMatrix& w, Floats2 residual, const Step* step) {
+          [](Runtime& r, Floats2 x, const PackedMatrix& w, Floats2 residual, const Step* step, std::optional<Floats1> bias) {
             const Rows a = rows(x), o = rows(residual);
             check_product(a, w, o, w.rows());
             const Runs& runs = runs_of(step, a);
+            const float* added = bias_of(bias, w);
             const nb::gil_scoped_release free;
-            r.linear_add(a, w, o, runs);
+            r.linear_add(a, w, added, o, runs);
           },
-          nb::arg("x"), nb::arg("matrix"), nb::arg("residual"), nb::arg("step") = nb::none())
+          nb::arg("x"), nb::arg("matrix"), nb::arg("residual"), nb::arg("step") = nb::none(), nb::arg("bias") = nb::none())
       .def(
           "linear_gated",
            [](Runtime& r, Floats2 x, Floats1 weight, float eps, const PackedMatrix& w, int kind, Floats2 out,

@@ -66,13 +66,14 @@ struct Runtime::Product {
   Epilogue epilogue;
   Activation activation;
   Rows out;
+  const float* bias;  // [matrix rows], or nullptr
   const Products& kernels;
   int64_t panels() const { return epilogue == Epilogue::Gate ? w.panels() / 2 : w.panels(); }
   bool tiles() const { return kernels.enter && x.count >= kTileRows; }
   Product part(const Run& run, const Products& with) const {
     const int64_t count = run.end - run.begin;
     return {{x.row(run.begin), count, x.width, x.stride}, norm, w, epilogue, activation,
-            {out.row(run.begin), count, out.width, out.stride}, with};
+            {out.row(run.begin), count, out.width, out.stride}, bias, with};
   }
 };
 
@@ -113,13 +114,16 @@ class TileSession {
   const Products* kernels_;
 };
 
-// Writes or adds one row of a panel's products; nearly all have the full width, which the compiler then knows.
-inline void put(float* __restrict to, const float* __restrict from, int64_t width, bool add) {
+// Writes or adds one row of a panel's products, then their biases; nearly all have the full width, which the compiler
+// then knows.
+inline void put(float* __restrict to, const float* __restrict from, const float* __restrict bias, int64_t width, bool add) {
   const auto each = [&](int64_t count) {
     if (add)
       for (int64_t j = 0; j < count; ++j) to[j] += from[j];
     else
       for (int64_t j = 0; j < count; ++j) to[j] = from[j];
+    if (bias)
+      for (int64_t j = 0; j < count; ++j) to[j] += bias[j];
   };
   if (width == kPanelRows)
     each(kPanelRows);
@@ -131,14 +135,14 @@ constexpr int64_t kBlock = 64;  // rows that a kernel takes at once
 
 }  // namespace
 
-void Runtime::linear(Rows x, Norm norm, const PackedMatrix& w, Rows out, const Runs& runs) {
-  products({x, norm, w, Epilogue::Store, Activation::Silu, out, kernels_.exact}, runs);
+void Runtime::linear(Rows x, Norm norm, const PackedMatrix& w, const float* bias, Rows out, const Runs& runs) {
+  products({x, norm, w, Epilogue::Store, Activation::Silu, out, bias, kernels_.exact}, runs);
 }
-void Runtime::linear_add(Rows x, const PackedMatrix& w, Rows residual, const Runs& runs) {
-  products({x, {nullptr, 0.0f}, w, Epilogue::Add, Activation::Silu, residual, kernels_.exact}, runs);
+void Runtime::linear_add(Rows x, const PackedMatrix& w, const float* bias, Rows residual, const Runs& runs) {
+  products({x, {nullptr, 0.0f}, w, Epilogue::Add, Activation::Silu, residual, bias, kernels_.exact}, runs);
 }
 void Runtime::linear_gated(Rows x, Norm norm, const PackedMatrix& w, Activation activation, Rows out, const Runs& runs) {
-  products({x, norm, w, Epilogue::Gate, activation, out, kernels_.exact}, runs);
+  products({x, norm, w, Epilogue::Gate, activation, out, nullptr, kernels_.exact}, runs);
 }
 
 void Runtime::products(const Product& call, const Runs& runs) {
@@ -262,7 +266,8 @@ void Runtime::finish_panel(const Product& call, const Prepared& rows, int64_t pa
       kernels_.gate_row(first, second, call.activation, n * kPanelRows, first);
     }
     for (int i = 0; i < n; ++i)
-      put(call.out.row(begin + at + i) + column, first + i * kPanelRows, width, call.epilogue == Epilogue::Add);
+      put(call.out.row(begin + at + i) + column, first + i * kPanelRows, call.bias ? call.bias + column : nullptr, width,
+          call.epilogue == Epilogue::Add);
   }
 }
 

@@ -73,10 +73,10 @@ class Runtime {
   void layer_norm(Rows x, const float* weight, const float* bias, float eps, Rows out);
   // out = activation(x), or activation(gate) · up with x = [gate, up].
   void activate(Rows x, Activation activation, bool gated, Rows out);
-  // out = W · norm(x), or residual += W · x, or out = activation(gate) · up with W = [gate; up]. `runs` covers the rows;
+  // out = W · norm(x) + bias, or residual += W · x, + bias, or out = activation(gate) · up with W = [gate; up]. `runs` covers the rows;
   // without runs all are exact.
-  void linear(Rows x, Norm norm, const PackedMatrix& w, Rows out, const Runs& runs);
-  void linear_add(Rows x, const PackedMatrix& w, Rows residual, const Runs& runs);
+  void linear(Rows x, Norm norm, const PackedMatrix& w, const float* bias, Rows out, const Runs& runs);
+  void linear_add(Rows x, const PackedMatrix& w, const float* bias, Rows residual, const Runs& runs);
   void linear_gated(Rows x, Norm norm, const PackedMatrix& w, Activation activation, Rows out, const Runs& runs);
   // Normalises and rotates q and k in place and stores k and v; nonfinite[row] is set where a stored number is not finite.
   void rotate_and_store(Rows qkv, const AttentionShape& shape, Norm q_norm, Norm k_norm, const float* cosine,

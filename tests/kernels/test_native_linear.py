@@ -155,6 +155,23 @@ def test_rms_norm(backend: NativeBackend, width: int) -> None:
     np.testing.assert_array_equal(residual, expected)
 
 
+@pytest.mark.parametrize("count", [1, 3, 67])
+@pytest.mark.parametrize("name", ["Q4_1", "F16"])
+def test_a_bias_is_added_last(backend: NativeBackend, name: str, count: int) -> None:
+    rng = np.random.default_rng(10)
+    parts = [random_part(rng, block_type(name), rows, 64) for rows in (37, 20)]
+    matrix, bias = backend.matrix(parts), rng.standard_normal(57).astype(np.float32)
+    x, residual = (rng.standard_normal((count, width)).astype(np.float32) for width in (64, 57))
+    out, added = np.empty((count, 57), dtype=np.float32), residual.copy()
+    backend.linear(x, None, 0.0, matrix, out, None, bias)
+    assert np.array_equal(out, linear(backend, x, matrix, 57) + bias)
+    backend.linear_add(x, matrix, added, None, bias)
+    backend.linear_add(x, matrix, residual)
+    assert np.array_equal(added, residual + bias)
+    with pytest.raises(ValueError, match="bias must have one number per row"):
+        backend.linear(x, None, 0.0, matrix, out, None, bias[:-1].copy())
+
+
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_a_number_that_is_not_finite_poisons_its_own_row_only(backend: NativeBackend, poison: float) -> None:
     rng = np.random.default_rng(7)

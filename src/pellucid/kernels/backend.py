@@ -138,16 +138,24 @@ class Backend(Protocol):
         matrix: Matrix,
         out: Float32Array,
         step: Step | None = None,
+        bias: Float32Array | None = None,
     ) -> None:
-        """out = rms_norm(x) · matrixᵀ, or x · matrixᵀ where `norm` is None; out [T, rows].
+        """out = rms_norm(x) · matrixᵀ + bias, or x · matrixᵀ + bias where `norm` is None; out [T, rows], bias [rows].
 
         `step` says which rows may be fast (`ForwardBatch.fast_rows`), here and below; None: all are exact. The
         reference computes all exactly.
         """
         ...
 
-    def linear_add(self, x: Float32Array, matrix: Matrix, residual: Float32Array, step: Step | None = None) -> None:
-        """residual += x · matrixᵀ."""
+    def linear_add(
+        self,
+        x: Float32Array,
+        matrix: Matrix,
+        residual: Float32Array,
+        step: Step | None = None,
+        bias: Float32Array | None = None,
+    ) -> None:
+        """residual += x · matrixᵀ, then += bias."""
         ...
 
     def linear_gated(

@@ -172,11 +172,23 @@ class ReferenceBackend:
         matrix: Matrix,
         out: Float32Array,
         step: Step | None = None,
+        bias: Float32Array | None = None,
     ) -> None:
         out[:] = (x if norm is None else rms_norm(x, norm, eps)) @ _weights(matrix).T
+        if bias is not None:
+            out += bias
 
-    def linear_add(self, x: Float32Array, matrix: Matrix, residual: Float32Array, step: Step | None = None) -> None:
+    def linear_add(
+        self,
+        x: Float32Array,
+        matrix: Matrix,
+        residual: Float32Array,
+        step: Step | None = None,
+        bias: Float32Array | None = None,
+    ) -> None:
         residual += x @ _weights(matrix).T
+        if bias is not None:
+            residual += bias
 
     def linear_gated(
         self,

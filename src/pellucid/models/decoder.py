@@ -247,9 +247,8 @@ class Decoder:
         out = self._workspace.rows(name, len(x))
         if norm is not None and self.config.norm == "layer":
             x, norm = self._normalise(x, norm, "normed"), None
-        self.backend.linear(x, None if norm is None else norm.weight, self.config.norm_eps, weights.matrix, out, step)
-        if weights.bias is not None:
-            out += weights.bias
+        norm_weight = None if norm is None else norm.weight
+        self.backend.linear(x, norm_weight, self.config.norm_eps, weights.matrix, out, step, weights.bias)
         return out
 
     def _add(
@@ -257,9 +256,7 @@ class Decoder:
     ) -> None:
         """x += branch_input · matrixᵀ + bias, through the post norm or factor that the family has."""
         if post_norm is None and self.config.residual_scale == 1.0:
-            self.backend.linear_add(branch_input, weights.matrix, x, step)
-            if weights.bias is not None:
-                x += weights.bias
+            self.backend.linear_add(branch_input, weights.matrix, x, step, weights.bias)
             return
         branch = self._linear(branch_input, None, weights, "branch", step)
         if post_norm is None:

@@ -29,9 +29,7 @@ class Linear:
 def linear(backend: Backend, weights: Linear, x: Float32Array, step: Step | None = None) -> Float32Array:
     """x [R, columns] · matrixᵀ + bias, in a new array [R, rows]."""
     out = np.empty((len(x), weights.matrix.rows), dtype=np.float32)
-    backend.linear(x, None, 0.0, weights.matrix, out, step)
-    if weights.bias is not None:
-        out += weights.bias
+    backend.linear(x, None, 0.0, weights.matrix, out, step, weights.bias)
     return out
 
 
