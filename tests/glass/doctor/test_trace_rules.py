@@ -209,6 +209,16 @@ def test_sampling_that_cannot_vary_or_cannot_stop(params: dict[str, Any], severi
     assert trace_verdict(trace_of(tiny, "hello", **params | {"temperature": 0}), "sampling").status == "not_applicable"
 
 
+def test_a_model_that_is_sure_is_no_narrow_sampling(smollm2: LLM) -> None:
+    """Survivors are few because the text repeats, not because of the filters."""
+    words = "one two three four five six seven eight nine ten"
+    prompt = f"Repeat after me: {words} {words}."
+    events = trace_of(smollm2, prompt, chat=True, temperature=0.3, top_p=0.9, top_k=40, max_tokens=64)
+    samples = [event for event in events if event["type"] == "sample"]
+    assert all(one["stages"][-1]["alive"] == 1 for one in samples)
+    assert trace_verdict(events, "sampling").status == "ok"
+
+
 def test_a_structure_is_no_narrow_sampling(tiny: LLM) -> None:
     forced = StructuredOutputsParams(choice=["hello hello hello"])
     events = trace_of(tiny, "say", structured_outputs=forced, max_tokens=24)

@@ -18,6 +18,9 @@ HOT = 1.5
 HOLDING_MIN_P = 0.05
 """A min-p that keeps a hot temperature in bounds."""
 NARROW_TOP_P = 0.1
+FILTERS = ("min_p", "top_k", "top_p")
+COLD = 0.1
+"""Temperature below which next to nothing is left to chance."""
 FEW_TOKENS = 8
 """Fewer are no evidence."""
 FLAT_NATS = 0.02
@@ -68,6 +71,7 @@ def _variation(view: TraceView) -> Iterator[Finding]:
     draws = [one for one in view.samples if not _is_forced(one)]
     raw = _mean(one["stages"][0]["entropy"] for one in draws)
     final = _mean(one["stages"][-1]["entropy"] for one in draws)
+    before = _mean(_before_filters(one)["entropy"] for one in draws)
     single = sum(one["stages"][-1]["alive"] == 1 for one in draws)
     evidence = {
         "temperature": param(view, "temperature", 1.0),
@@ -77,10 +81,17 @@ def _variation(view: TraceView) -> Iterator[Finding]:
         "draws": len(draws),
         "one_survivor": single,
         "entropy_raw": raw,
+        "entropy_before_filters": before,
         "entropy_drawn_from": final,
     }
     yield from _cannot_vary(view, evidence)
     yield from _cannot_stop(view, evidence)
+
+
+def _before_filters(sample: Event) -> Event:
+    """The stage after which filters run."""
+    stages: list[Event] = sample["stages"]
+    return next((one for one in reversed(stages) if one["name"] not in FILTERS), stages[0])
 
 
 def _is_forced(sample: Event) -> bool:
@@ -97,13 +108,15 @@ def _mean(values: Iterator[float] | Any) -> float | None:
 def _cannot_vary(view: TraceView, evidence: dict[str, Any]) -> Iterator[Finding]:
     temperature, top_p = evidence["temperature"], evidence["top_p"]
     enough = evidence["draws"] >= FEW_TOKENS
+    is_flat = enough and evidence["entropy_raw"] >= OPEN_NATS and evidence["entropy_drawn_from"] < FLAT_NATS
+    is_flat = is_flat and temperature < COLD  # above, it is the model that is sure
     if evidence["top_k"] == 1:
         cause = "top_k is 1"
     elif top_p < NARROW_TOP_P:
         cause = f"top_p is {top_p:g}"
-    elif enough and evidence["one_survivor"] == evidence["draws"] and evidence["entropy_raw"] >= OPEN_NATS:
+    elif enough and evidence["one_survivor"] == evidence["draws"] and evidence["entropy_before_filters"] >= OPEN_NATS:
         cause = f"the filters left one token in all of {evidence['draws']} draws"
-    elif enough and evidence["entropy_raw"] >= OPEN_NATS and evidence["entropy_drawn_from"] < FLAT_NATS:
+    elif is_flat:
         cause = f"temperature {temperature:g} leaves {evidence['entropy_drawn_from']:.3f} nats to draw from"
     else:
         return
