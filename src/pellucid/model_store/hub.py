@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pellucid.errors import ModelStoreError, PellucidError, one_line
-from pellucid.model_store.cache import cache_folder, make_folder, read_json, storage_error, write_json
+from pellucid.model_store.cache import cache_folder, file_sha256, make_folder, read_json, storage_error, write_json
 from pellucid.model_store.local import choose_gguf, split_parts
 from pellucid.model_store.progress import Progress
 
@@ -22,6 +23,7 @@ _ID = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<quant>[\w.-]+)|/(?P<file>[^:@]+\.gguf))?(?:@(?P<revision>[^:@]+))?"
 )
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 _NO_CONNECTION = {
     "ConnectionError",
@@ -92,6 +94,7 @@ def fetch(reference: HubReference, progress: Progress) -> Path:
             file = choose_gguf(names, reference.quant, where, f"{reference.repo}/{{file}}")
         progress.note(f"{reference.repo}: {file}. The repository's own licence applies")
         paths = [Path(hf_hub_download(reference.repo, part, revision=reference.revision)) for part in split_parts(file)]
+        _check_contents(reference, paths)
         path = paths[0]
     except PellucidError:
         raise
@@ -113,8 +116,25 @@ def _fetch_folder(reference: HubReference, progress: Progress) -> Path:
 
     progress.note(f"{reference.repo}: safetensors. The repository's own licence applies")
     path = Path(snapshot_download(reference.repo, revision=reference.revision, allow_patterns=list(FOLDER_FILES)))
+    _check_contents(reference, sorted(path.rglob("*")))
     _remember(reference, path)
     return path
+
+
+def _check_contents(reference: HubReference, paths: Sequence[Path]) -> None:
+    """Large files lie in the cache under their sha256: what is damaged is removed, so that it is fetched again.
+
+    Raises `ModelStoreError`.
+    """
+    for path in paths:
+        blob = path.resolve()
+        if path.is_file() and _SHA256.fullmatch(blob.name) and file_sha256(blob) != blob.name:
+            blob.unlink()
+            path.unlink(missing_ok=True)
+            raise ModelStoreError(
+                f"{reference.name} could not be fetched from Hugging Face: {path.name} is damaged, its checksum is not "
+                "the one it was published with; try again"
+            )
 
 
 def hub_failure(reference: HubReference, error: Exception) -> ModelStoreError:

@@ -10,6 +10,7 @@ from pathlib import Path
 from pellucid.errors import ModelFileError, ModelStoreError
 
 _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
+_PICKLE = re.compile(r".*\.(bin|pt|pth|pkl|ckpt)", re.IGNORECASE)
 MAX_LISTED = 12
 
 
@@ -59,6 +60,12 @@ def choose_gguf(names: Sequence[str], quant: str | None, where: str, spelling: s
     if not files:
         if any(name.endswith(".safetensors") for name in names):
             raise ModelStoreError(f"{where} holds safetensors, but no config.json that says what they are")
+        pickle = next((name for name in sorted(names) if _PICKLE.fullmatch(name)), None)
+        if pickle is not None:
+            raise ModelStoreError(
+                f"{where} has its weights in {pickle}, a pickle file, which may run any program when it is opened: "
+                "only safetensors and GGUF files are read"
+            )
         raise ModelStoreError(f"{where} holds no GGUF file, and no config.json with safetensors")
     fitting = [name for name in files if quant is None or _has_quant(name, quant)]
     if len({_SPLIT.sub("", name) for name in fitting}) == 1:
