@@ -124,10 +124,10 @@ def _examine_trace(
 
 
 def _read(subject: str) -> list[Event]:
-    from pellucid.trace.jsonl import parse_lines, read_trace
+    from pellucid.trace.jsonl import bounded_lines, parse_lines, read_trace
 
     if subject == "-":
-        return list(parse_lines(sys.stdin.buffer, "standard input"))
+        return list(parse_lines(bounded_lines(sys.stdin.buffer), "standard input"))
     return read_trace(subject)
 
 

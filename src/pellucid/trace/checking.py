@@ -36,12 +36,36 @@ _MAX_NAME = 256
 
 def check_events(events: Iterable[Event], name: str = "the trace") -> None:
     """Raise `TraceFileError`, naming line, field and what is allowed, for the first event that is not as it must be."""
-    checks = _checks()
     for line, event in enumerate(events, start=1):
-        fault = checks[event["type"]](event)
-        if fault is not None:
-            where, what = fault
-            raise TraceFileError(f"{name}, line {line}: {event['type']}{where} {what}")
+        wrong = fault_of(event)
+        if wrong is not None:
+            raise TraceFileError(f"{name}, line {line}: {wrong}")
+
+
+def fault_of(event: Event) -> str | None:
+    """What is wrong with an event of a known type, field first, as half a sentence; None where nothing is."""
+    kind = event["type"]
+    fault = _checks()[kind](event) or (_contradiction(event) if kind in ("request", "step", "layer") else None)
+    return None if fault is None else f"{kind}{fault[0]} {fault[1]}"
+
+
+def _contradiction(event: Event) -> _Fault | None:
+    """Fields that are right alone and not together, on which readers rely."""
+    if event["type"] == "request":
+        places = (place for place, token in enumerate(event["tokens"]) if token["i"] != place)
+        wrong = next(places, None)
+        return None if wrong is None else (f".tokens[{wrong}].i", f"must be {wrong}, as tokens stand in their order")
+    if event["type"] == "step":
+        return (".t1_ns", "must not be before t0_ns") if event["t1_ns"] < event["t0_ns"] else None
+    pairs = [(f".attn[{place}].w", one["w"], "idx", one["idx"]) for place, one in enumerate(event["attn"] or ())]
+    if event["lens"] is not None:
+        pairs.append((".lens.p", event["lens"]["p"], "ids", event["lens"]["ids"]))
+    if event["moe"] is not None:
+        pairs.append((".moe.w", event["moe"]["w"], "ids", event["moe"]["ids"]))
+    for where, ones, other, others in pairs:
+        if len(ones) != len(others):
+            return where, f"has {len(ones)} entries, but must have as many as {other}, {len(others)}"
+    return None
 
 
 @cache
@@ -146,6 +170,7 @@ def _number(schema: dict[str, Any], kind: str) -> _Check:
 
 def _array(schema: dict[str, Any], field: str) -> _Check:
     item = _compiled(schema["items"], field) if "items" in schema else _anything
+    first = [_compiled(part, field) for part in schema.get("prefixItems", ())]
     least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
 
     def check(value: Any) -> _Fault | None:
@@ -155,7 +180,7 @@ def _array(schema: dict[str, Any], field: str) -> _Check:
             span = f"{least}" if least == most else f"{least} to {most}" if most < math.inf else f"at least {least}"
             return "", f"has {len(value)} entries, but must have {span}"
         for place, one in enumerate(value):
-            fault = item(one)
+            fault = (first[place] if place < len(first) else item)(one)
             if fault is not None:
                 return f"[{place}]{fault[0]}", fault[1]
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pellucid.errors import TraceFileError, shown
-from pellucid.trace.checks import FieldError, check_event
+from pellucid.trace.checking import fault_of
 from pellucid.trace.events import EVENT_TYPES, SCHEMA, Event
 
 MAX_LINE_BYTES = 64 * 1024**2
@@ -63,7 +63,7 @@ def parse_lines(lines: Iterable[bytes], name: str = "the trace") -> Iterator[Eve
         if len(line) > MAX_LINE_BYTES:
             raise TraceFileError(f"{name}, line {place}: longer than {MAX_LINE_BYTES} bytes")
         try:
-            event = json.loads(line, parse_constant=_no_constant)
+            event = json.loads(line)
             if b"\\u" in line:
                 json.dumps(event, ensure_ascii=False).encode()  # half of a surrogate pair could not be written anywhere
         except (ValueError, RecursionError):
@@ -78,17 +78,12 @@ def parse_lines(lines: Iterable[bytes], name: str = "the trace") -> Iterator[Eve
         if is_begun and kind == "header":
             raise TraceFileError(f"{name}, line {place}: a second header, but a trace has one")
         is_begun = True
-        try:
-            check_event(event)
-        except FieldError as error:
-            raise TraceFileError(f"{name}, line {place}: {error}") from None
+        wrong = fault_of(event)
+        if wrong is not None:
+            raise TraceFileError(f"{name}, line {place}: {wrong}")
         yield event
     if not is_begun:
         raise TraceFileError(f"{name} is empty, so it is not a trace")
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _finite(value: Any) -> Any:
