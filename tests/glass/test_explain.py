@@ -196,3 +196,26 @@ def test_a_real_request(
     assert abs(view.finish["ttft_parts"]["unaccounted"]) <= 0.01 * view.finish["ttft_ns"]
     code, again, _ = run(capfd, "--from", str(saved))
     assert again == out
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--html", "-"], "html is -, but must be a file: only --json can go to standard output"),
+        (["--perfetto", "-"], "perfetto is -, but must be a file: only --json can go to standard output"),
+        (["--json", "x", "--html", "x"], "json and html are both x, but each needs a file of its own"),
+        (["--compare", "none.jsonl"], "no such file or directory: none.jsonl"),
+    ],
+)
+def test_files_are_checked_before_anything_is_computed(
+    flags: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pellucid.cli.explain.load_llm", lambda _: pytest.fail("a model was loaded"))
+    assert main(["explain", "hello", *flags]) == 2
+    assert capsys.readouterr().err == f"error: {sentence}\n"
+    assert list(tmp_path.iterdir()) == []

@@ -17,6 +17,7 @@ from pellucid.trace.events import LAYERS, Event
 
 if TYPE_CHECKING:
     from pellucid.engine.llm import LLM
+    from pellucid.glass.view import TraceView
     from pellucid.sampling_params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 12
@@ -78,6 +79,9 @@ def explain(
     """The request is traced at level 3 (docs/tracing.md) and shown section by section. Positions count from 0, prompt
     and answer together. One newline at the end of piped input is dropped.
     """
+    _check_files(json, html, perfetto)
+    # read before anything is computed, so that a wrong one costs nothing
+    other = None if compare is None else _other_answer(compare)
     if saved is not None:
         if prompt is not None or engine or sampling or preset is not None or chat or system is not None:
             raise InvalidParameterError("from", "--from shows a saved trace, so it takes no prompt and no settings")
@@ -91,7 +95,25 @@ def explain(
         )
     _save(events, json, html, perfetto)
     name = str(saved) if saved is not None else "this run"
-    return _show(events, token, layer, compare, name, quiet=quiet or str(json) == "-")
+    return _show(events, token, layer, other, (name, str(compare)), quiet=quiet or str(json) == "-")
+
+
+def _check_files(json: Path | None, html: Path | None, perfetto: Path | None) -> None:
+    """Each output has its own file, and - is never the name of one."""
+    given = {name: path for name, path in (("json", json), ("html", html), ("perfetto", perfetto)) if path is not None}
+    for name, path in given.items():
+        if name != "json" and str(path) == "-":
+            raise InvalidParameterError(name, f"{name} is -, but must be a file: only --json can go to standard output")
+        twin = next((other for other, one in given.items() if other != name and one == path), None)
+        if twin is not None:
+            raise InvalidParameterError(name, f"{name} and {twin} are both {path}, but each needs a file of its own")
+
+
+def _other_answer(path: Path) -> TraceView:
+    from pellucid.glass.view import answers_of
+    from pellucid.trace.jsonl import read_trace
+
+    return answers_of(read_trace(path))[0]
 
 
 def _traced(
@@ -146,7 +168,13 @@ def _save(events: list[Event], json: Path | None, html: Path | None, perfetto: P
 
 
 def _show(
-    events: list[Event], token: int | None, layer: int | None, compare: Path | None, name: str, *, quiet: bool
+    events: list[Event],
+    token: int | None,
+    layer: int | None,
+    other: TraceView | None,
+    names: tuple[str, str],
+    *,
+    quiet: bool,
 ) -> int:
     from pellucid.glass.explain.sections import comparison, explain
     from pellucid.glass.view import answers_of
@@ -161,12 +189,11 @@ def _show(
 
             console.print_rich(*findings_section(events), width=width)
     code = 0
-    if compare is not None:
+    if other is not None:
         from pellucid.glass.compare import first_difference
-        from pellucid.trace.jsonl import read_trace
 
-        found = first_difference(views[0], answers_of(read_trace(compare))[0])
-        console.print_rich(*comparison(found, (name, str(compare))), width=console.text_width())
+        found = first_difference(views[0], other)
+        console.print_rich(*comparison(found, names), width=console.text_width())
         code = EXIT_REQUEST_FAILED if found is not None else 0
     failed = any(view.finish is not None and view.finish["reason"] == "error" for view in views)
     return EXIT_REQUEST_FAILED if failed else code
