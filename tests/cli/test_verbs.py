@@ -353,3 +353,23 @@ def test_tokenize_save_and_check(verbs: Any, tmp_path: Path) -> None:
     kept.write_text("{}")
     assert verbs("tokenize", "--check", str(kept)).code == 2
     assert verbs("tokenize", "x", "--check", str(kept)).code == 2
+
+
+def test_a_saved_cache_outlives_the_command(tmp_path: Path) -> None:
+    """Written at the end, found by the next one; one that cannot be used, and one that cannot be written, are said."""
+    prompt = "Once upon a time there was a king who had three daughters, a horse, and no money."
+    flags = ("--max-tokens", "2", "--temperature", "0", "--max-model-len", "256", "--json")
+
+    def generate(file: Path, *more: str) -> tuple[Any, int, str]:
+        result = run("generate", prompt, *flags, "--kv-cache-save", str(file), *more)
+        return json.loads(result.out)["num_cached_tokens"], result.code, result.err
+
+    file = tmp_path / "cache"
+    assert generate(file) == (0, 0, "")
+    assert generate(file) == (16, 0, "")
+    found, code, said = generate(file, "--kv-cache-dtype", "int8")
+    assert (found, code) == (0, 0)
+    assert re.fullmatch(r"warning: [^\n]*saved with another --kv-cache-dtype[^\n]*\n", said)
+    found, code, said = generate(tmp_path / "no such folder" / "cache")
+    assert (found, code) == (0, 2)
+    assert re.fullmatch(r"error: [^\n]*the KV cache cannot be saved[^\n]*\n", said)

@@ -20,7 +20,7 @@ from mock_model import (
 
 from pellucid.config import EngineArgs
 from pellucid.engine.llm_engine import LLMEngine
-from pellucid.errors import ContextLengthExceededError, InvalidParameterError
+from pellucid.errors import ContextLengthExceededError, InvalidParameterError, PellucidWarning
 from pellucid.sampling_params import SamplingParams
 
 
@@ -159,7 +159,7 @@ def test_an_engine_that_cannot_hold_one_request_is_refused() -> None:
 
 def test_more_than_the_trained_length_is_warned_of_and_what_has_no_row_is_refused() -> None:
     args, model = EngineArgs(model="mock", max_model_len=257), MockModel()
-    with pytest.warns(RuntimeWarning, match=r"max_model_len is 257, but the model was trained for 256 positions"):
+    with pytest.warns(PellucidWarning, match=r"max_model_len is 257, but the model was trained for 256 positions"):
         assert LLMEngine(model, ByteTokenizer(), args).max_model_len == 257
     model.config = dataclasses.replace(model.config, positions="learned")
     with pytest.raises(InvalidParameterError, match=r"max_model_len is 257, but the model has a table of 256"):

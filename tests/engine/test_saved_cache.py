@@ -14,7 +14,7 @@ from pellucid.config import EngineArgs
 from pellucid.engine.async_llm import AsyncLLM
 from pellucid.engine.llm import LLM
 from pellucid.engine.llm_engine import LLMEngine
-from pellucid.errors import InvalidParameterError, KVCacheFileError
+from pellucid.errors import InvalidParameterError, KVCacheFileError, PellucidWarning
 from pellucid.sampling_params import SamplingParams
 
 PROMPT = [ord(c) for c in "abcdefg" * 10]
@@ -42,7 +42,7 @@ def test_llm_saves_when_it_closes_and_says_once_why_a_file_is_not_used(tmp_path:
         llm.generate(PROMPT, PARAMS)
     with LLM.from_engine(engine(tmp_path / "cache")) as llm:
         assert llm.generate(PROMPT, PARAMS)[0].num_cached_tokens == 64
-    with pytest.warns(RuntimeWarning, match="saved with another --kv-cache-dtype") as caught:
+    with pytest.warns(PellucidWarning, match="saved with another --kv-cache-dtype") as caught:
         llm = LLM.from_engine(engine(tmp_path / "cache", kv_cache_dtype="float32"))
     assert len(caught) == 1
     assert llm.generate(PROMPT, PARAMS)[0].num_cached_tokens == 0

@@ -15,13 +15,26 @@ if TYPE_CHECKING:
 PRESET_HELP = f"Values that belong together: {', '.join(PRESETS)}. Flags given beside it win."
 
 
+_to_close: list[LLM] = []
+"""What this process has loaded and what has something to save at its end."""
+
+
 def load_llm(engine: dict[str, Any]) -> LLM:
-    """Check the arguments, fetch the model with a bar if it must be, and load it."""
+    """Check the arguments, fetch the model with a bar if it must be, and load it; `close_all` ends what it began."""
     args = EngineArgs(**engine)
     from pellucid.engine.llm import LLM
     from pellucid.engine.llm_engine import LLMEngine
 
-    return LLM.from_engine(LLMEngine.from_args(args, progress=console.progress()))
+    llm = LLM.from_engine(LLMEngine.from_args(args, progress=console.progress()))
+    if args.kv_cache_save is not None:
+        _to_close.append(llm)
+    return llm
+
+
+def close_all() -> None:
+    """Save the KV caches that are to be kept. Raises `KVCacheFileError`."""
+    while _to_close:
+        _to_close.pop().close()
 
 
 def sampling_params(preset: str | None, given: dict[str, Any]) -> SamplingParams:

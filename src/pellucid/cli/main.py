@@ -121,7 +121,17 @@ def _invoke(verb: Verb, program: str, arguments: list[str]) -> int:
         if "--" not in arguments and any(a.startswith("-") and " " in a for a in arguments):
             sentence += "; a text that begins with - must come after --"
         raise UsageError(sentence) from error
-    return int(function(**parsed[0]) or 0) if parsed else 0  # nothing is parsed when --help was asked for
+    return _carry_out(function, parsed[0]) if parsed else 0  # nothing is parsed when --help was asked for
+
+
+def _carry_out(function: Callable[..., Any], values: dict[str, Any]) -> int:
+    """Run a verb, and then close what it has loaded, however it ended."""
+    try:
+        return int(function(**values) or 0)
+    finally:
+        loading = sys.modules.get("pellucid.cli.loading")
+        if loading is not None:
+            loading.close_all()
 
 
 def _hyphens(argument: str) -> str:

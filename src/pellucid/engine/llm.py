@@ -32,7 +32,7 @@ from pellucid.engine.prompts import chat_fitting, prompt_fitting
 from pellucid.engine.request_stream import RequestStream
 from pellucid.engine.shared_engine import SharedEngine
 from pellucid.engine.validation import check_generates
-from pellucid.errors import InvalidParameterError, PellucidError
+from pellucid.errors import InvalidParameterError, PellucidError, PellucidWarning
 from pellucid.outputs import PrefillOutput, RequestOutput
 from pellucid.pooling_params import EmbeddingOutput, PoolingParams, checked_pooling_params
 from pellucid.request import LogitsProcessor
@@ -82,7 +82,7 @@ class LLM:
     def _attach(self, engine: LLMEngine) -> None:
         self._shared = SharedEngine(engine)
         if engine.saved_cache is not None and engine.saved_cache.note is not None:
-            warnings.warn(engine.saved_cache.note, RuntimeWarning, stacklevel=4)
+            warnings.warn(engine.saved_cache.note, PellucidWarning, stacklevel=4)
         self.tokenizer: Any = engine.tokenizer
         self.config: ModelConfig = engine.config
         self.args: EngineArgs = engine.args

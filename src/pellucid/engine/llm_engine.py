@@ -19,7 +19,7 @@ from pellucid.engine.scheduler import Scheduler, SchedulerOutput, load_of
 from pellucid.engine.speculation.speculator import make_speculator
 from pellucid.engine.step_pace import StepPace, pair_ratio
 from pellucid.engine.validation import check_generates, checked_trace_level
-from pellucid.errors import InvalidParameterError, PellucidError, shown
+from pellucid.errors import InvalidParameterError, PellucidError, PellucidWarning, shown
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.sizing import beyond_training, resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage
@@ -61,7 +61,7 @@ class LLMEngine:
         self.max_model_len = resolve_max_model_len(config, args)
         warning = beyond_training(config, self.max_model_len)
         if warning is not None:
-            warnings.warn(warning, RuntimeWarning, stacklevel=2)
+            warnings.warn(warning, PellucidWarning, stacklevel=2)
         draft_config = None if draft_model is None else draft_model.config
         num_blocks = resolve_num_blocks(config, args, self.max_model_len, draft_config)
         self.storage = KVCacheStorage.for_model(config, num_blocks, args.block_size, args.kv_cache_dtype)
