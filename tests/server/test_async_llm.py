@@ -33,6 +33,7 @@ FOREVER = SamplingParams(temperature=0, ignore_eos=True)
 def with_llm(test: Any, *, max_queue: int = 64, **options: Any) -> LLMEngine:
     """Run `test(llm)` in an event loop, close, and check that nothing is left."""
     engine = mock_engine(**options)
+    before = set(threading.enumerate())  # servers of other tests may run
 
     async def body() -> None:
         llm = AsyncLLM(engine, max_queue=max_queue)
@@ -42,7 +43,7 @@ def with_llm(test: Any, *, max_queue: int = 64, **options: Any) -> LLMEngine:
             await llm.close()
 
     asyncio.run(body())
-    assert not [t for t in threading.enumerate() if t.name == "pellucid-engine"]
+    assert not [t for t in set(threading.enumerate()) - before if t.name == "pellucid-engine"]
     return engine
 
 
