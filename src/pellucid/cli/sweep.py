@@ -78,9 +78,9 @@ def sweep(
     sampling: dict[str, Any],
     engine: dict[str, Any],
 ) -> int:
-    """Every prompt is answered under every combination of the values given. Temperature, top-k, top-p, min-p, penalties
-    and seed, and presets, take several, with commas between them or the flag given again. Combinations that must give
-    the same answer, as temperature 0 with several seeds, stand once. Each answer is that of its request alone.
+    """Every prompt is answered under every combination of the values given. Temperature, top-k, top-p, min-p,
+    penalties, seed and presets take several, with commas between them or the flag given again. Combinations that must
+    give the same answer, as temperature 0 with several seeds, stand once. Each answer is that of its request alone.
     """
     grid = _grid(preset or [], sampling)
     asked = _prompts(prompts or [], prompts_file)
