@@ -290,3 +290,12 @@ def _fresh() -> list[dict[str, Any]]:
 
 def test_the_sample_is_sound() -> None:
     check_events(_fresh())
+
+
+def test_the_documents_name_every_rule() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    for rule in RULES:
+        assert f"### {rule.name}: {rule.title}\n" in text
+        where = ", ".join(name for name, check in (("trace", rule.trace), ("model", rule.model)) if check is not None)
+        assert f"| `{rule.name}` | {where} |" in text
+    assert text.count("\n### ") == len(RULES)
