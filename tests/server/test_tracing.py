@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,6 +17,7 @@ pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from pellucid.glass.perfetto import chrome_trace
 from pellucid.server.tracing import Tracing
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -132,3 +134,35 @@ def test_a_traceparent_that_is_none_is_ignored(traced: Traced) -> None:
     client = openai.OpenAI(base_url=traced.server.base_url, api_key="none", default_headers={"traceparent": "x" * 99})
     client.completions.create(model="mock", prompt="a")
     assert traced.one().parent is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_span_leads_to_the_requests_trace(traced: Traced, stream: bool) -> None:
+    body = {"prompt": "ab", "max_tokens": 3, "stream": stream}
+    traced.server.post("/v1/completions", {**body, "trace": 1})
+    found = attributes(traced.one())
+    assert found["pellucid.trace.level"] == 1
+    assert found["pellucid.trace.path"] == f"/v1/traces/{found['gen_ai.response.id']}"
+    lines = traced.server.get(found["pellucid.trace.path"]).text.splitlines()
+    assert {json.loads(line)["req"] for line in lines if '"type":"finish"' in line.replace(" ", "")} == {
+        found["gen_ai.response.id"]
+    }
+    traced.server.post("/v1/completions", body)
+    assert not any(name.startswith("pellucid.trace") for name in attributes(traced.one()))
+
+
+def test_the_timeline_of_several_requests_for_perfetto(traced: Traced) -> None:
+    answer = traced.server.post("/v1/completions", {"prompt": ["ab", "cd", "efg"], "max_tokens": 4, "trace": 1}).json()
+    events = [json.loads(line) for line in traced.server.get(f"/v1/traces/{answer['id']}").text.splitlines()]
+    made = chrome_trace(events)["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in made if e["ph"] == "M"}
+    assert {f"{answer['id']}-{i}" for i in range(3)} <= set(tracks.values())
+    slices = [e for e in made if e["ph"] == "X"]
+    assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in slices)
+    steps = [e for e in slices if e["name"].startswith("step ")]
+    assert len(steps) == sum(e["type"] == "step" for e in events)
+    for name in tracks.values():
+        if name.startswith("cmpl-"):
+            mine = [e for e in slices if tracks[e["tid"]] == name and not e["name"].startswith("waiting")]
+            begun = [(e["ts"], e["ts"] + e["dur"]) for e in sorted(mine, key=lambda e: e["ts"])]
+            assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(begun))

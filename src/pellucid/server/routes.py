@@ -230,6 +230,8 @@ class Routes:
         follow(request.scope, stream, params)
         notes = request.scope[NOTES]
         notes["id"] = name
+        if parsed.trace:
+            notes["trace"] = parsed.trace
         answers = kind(name, used.name, parsed, stream.request_ids, used.llm.tokenizer, keep=not parsed.stream)
         if parsed.stream:
             return EventStream(stream, answers, notes)

@@ -110,6 +110,9 @@ def _attributes(
         "gen_ai.usage.output_tokens": notes.get("completion_tokens"),
         "gen_ai.response.finish_reasons": notes.get("finish_reasons"),
     }
+    if notes.get("trace") and notes.get("id"):
+        # from a span to what the engine did: the trace of pellucid-trace/1 that this path gives
+        found |= {"pellucid.trace.level": notes["trace"], "pellucid.trace.path": f"/v1/traces/{notes['id']}"}
     if params is not None:
         found |= {f"gen_ai.request.{name}": getattr(params, name) for name in _PARAMS}
         found["gen_ai.request.choice.count"] = params.n

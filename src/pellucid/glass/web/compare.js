@@ -138,7 +138,7 @@ class ComparePanel extends HTMLElement {
     const found = firstDifference(ours, theirs);
     const heads = [`${t("at_cursor")} (${shortKey(ours.key)})`, `${t("pinned")} (${shortKey(theirs.key)})`];
     if (!found) return [h("p", { class: "big", id: "difference" }, t("no_difference"))];
-    const value = (one) => h("bdi", { class: "mono chip" }, one === null || one === undefined ? "–" : typeof one === "string" ? visible(one) : JSON.stringify(one));
+    const value = (one) => h("bdi", { class: "mono chip" }, one === null || one === undefined ? "–" : typeof one === "string" ? one.split(" ").map(visible).join(" ") : JSON.stringify(one));
     const token = firstOtherToken(ours, theirs);
     const place = found.position ?? token;
     const jump = (id, position, layer) => h("button", { type: "button", id, onclick: () => page.move({ token: position, ...(layer === undefined ? {} : { layer }) }) }, t("jump"));
