@@ -42,7 +42,7 @@ function showCurrent(strip) {
 
 /** Tokens as a strip; arrow keys move the page's cursor. Long ones show a window around the cursor. */
 function tokenStrip(page, sequence, { from = 0, to = sequence.length, shade = null, label = t("strip") } = {}) {
-  const WINDOW = 600;
+  const WINDOW = 300;
   const { cursor } = page;
   let [first, last] = [from, to];
   if (last - first > WINDOW) {
