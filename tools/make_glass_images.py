@@ -80,7 +80,8 @@ def report_images(browser: Any, path: Path) -> None:
 
 def at(page: Any, request: str, token: int) -> None:
     """Move the cursor, and wait until every panel has followed."""
-    page.evaluate("(to) => document.querySelector('pl-page').move(to)", {"request": request, "token": token, "layer": 20})
+    place = {"request": request, "token": token, "layer": 20}
+    page.evaluate("(to) => document.querySelector('pl-page').move(to)", place)
     page.wait_for_function("() => document.querySelector('pl-page').panels.every((one) => !one.isDirty)")
 
 
