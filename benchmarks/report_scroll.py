@@ -1,9 +1,9 @@
 """How smoothly a report scrolls and steps, and how large it is: `python -m benchmarks.report_scroll`.
 
-A request of 2,000 tokens (500 of the prompt, 1,500 generated) is traced at level 2 and opened in Chromium. The page is scrolled from its
+A request of 2,000 tokens (500 of the prompt) is traced at level 2 and opened in Chromium. The page is scrolled from its
 top to its end and back by the mouse wheel while every frame is timed, then the cursor steps through 100 tokens. A second
-report is of 512 tokens at level 3. Prints JSON as its last line. Needs playwright and a Chromium. Each is done `--rounds` times
-and the best round counts: others on the machine only ever make frames longer.
+report is of 512 tokens at level 3. Prints JSON as its last line. Needs playwright and a Chromium. Each is done `--rounds`
+times and the best round counts: others on the machine only ever make frames longer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ PROMPT_TOKENS = 500
 TIMER = """() => {
   window.frames_ = [];
   let last = performance.now();
-  const tick = (now) => { window.frames_.push(now - last); last = now; if (!window.done_) requestAnimationFrame(tick); };
+  const tick = (now) => {
+    window.frames_.push(now - last);
+    last = now;
+    if (!window.done_) requestAnimationFrame(tick);
+  };
   window.done_ = false;
   requestAnimationFrame(tick);
 }"""

@@ -1,7 +1,8 @@
 """The pictures of docs/glass.md, from a real run: `python tools/make_glass_images.py`.
 
-Needs playwright and a Chromium, and smollm2:135m in the model cache. Five requests with one beginning share an engine whose
-KV cache is too small for them: prefix hits, waiting, preemption, drafts, a stop string. Written to docs/images/glass-*.png.
+Needs playwright and a Chromium, and smollm2:135m in the model cache. Five requests with one beginning share an engine
+whose KV cache is too small for them: prefix hits, waiting, preemption, drafts, a stop string. Written to
+docs/images/glass-*.png.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 ]
 BLOCK_BYTES = 16 * 23_760
 PANELS = {
-    "text": ("request-3", 70), "positions": ("request-3", 70), "layers": ("request-3", 60), "sampling": ("request-3", 70),
-    "emission": ("request-4", 0), "timeline": ("request-5", 70), "batch": ("request-5", 70), "kv": ("request-5", 70),
+    "text": ("request-3", 70), "positions": ("request-3", 70), "layers": ("request-3", 60),
+    "sampling": ("request-3", 70), "emission": ("request-4", 0), "timeline": ("request-5", 70), "batch": ("request-5", 70), "kv": ("request-5", 70),
     "spec": ("request-2", 70), "memory": ("request-5", 70),
 }  # fmt: skip
 """Each panel with the request and the token that the cursor is at."""
