@@ -1,9 +1,9 @@
 """How smoothly a report scrolls and steps, and how large it is: `python -m benchmarks.report_scroll`.
 
 A request of 2,000 tokens (500 of the prompt) is traced at level 2 and opened in Chromium. The page is scrolled from its
-top to its end and back by the mouse wheel while every frame is timed, then the cursor steps through 100 tokens. A second
-report is of 512 tokens at level 3. Prints JSON as its last line. Needs playwright and a Chromium. Each is done `--rounds`
-times and the best round counts: others on the machine only ever make frames longer.
+top to its end and back by the mouse wheel while every frame is timed, then the cursor steps through 100 tokens. A
+second report is of 512 tokens at level 3. Prints JSON as its last line. Needs playwright and a Chromium. Each is done
+`--rounds` times and the best round counts: others on the machine only ever make frames longer.
 """
 
 from __future__ import annotations

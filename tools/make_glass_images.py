@@ -33,7 +33,8 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 BLOCK_BYTES = 16 * 23_760
 PANELS = {
     "text": ("request-3", 70), "positions": ("request-3", 70), "layers": ("request-3", 60),
-    "sampling": ("request-3", 70), "emission": ("request-4", 0), "timeline": ("request-5", 70), "batch": ("request-5", 70), "kv": ("request-5", 70),
+    "sampling": ("request-3", 70), "emission": ("request-4", 0),
+    "timeline": ("request-5", 70), "batch": ("request-5", 70), "kv": ("request-5", 70),
     "spec": ("request-2", 70), "memory": ("request-5", 70),
 }  # fmt: skip
 """Each panel with the request and the token that the cursor is at."""
