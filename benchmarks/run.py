@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     out = options.out or DEFAULT_OUT / time.strftime("%Y-%m-%d-%H%M%S")
     out.mkdir(parents=True, exist_ok=True)
+    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell starts background work with the first one ignored
+        signal.signal(ending, signal.default_int_handler)
     if options.out is None:
         (DEFAULT_OUT / ".gitignore").write_text("*\n", encoding="ascii")
     results = measure(options, out)
