@@ -75,6 +75,8 @@ def test_bad_flags_in_a_process_of_their_own(flags: list[str]) -> None:
     ("arguments", "sentence"),
     [
         (["genrate"], "unknown command 'genrate', did you mean generate?"),
+        (["serve", "--port", "x"], "--port must be a whole number; see"),
+        (["serve", "--shutdown-timeout", "x"], "--shutdown-timeout must be a number; see"),
         (["--verson"], "unknown flag --verson, did you mean --version?"),
         (["bench", "latncy"], "unknown command 'latncy', did you mean latency?; see `pellucid bench --help`"),
         (["bench", "latency", "--num-iters", "0"], "num_iters is 0, but must be at least 1"),

@@ -91,6 +91,7 @@ def test_the_size_is_told_before_and_the_table_after(sweeps: Any, tmp_path: Path
     assert result.code == 0
     size = "1 prompt × 3 settings = 3 answers of at most 5 tokens, 15 in all"
     assert result.err == f"{size}; 1 combination left out, whose answer another has\n"
+    assert sweeps("x", "--max-tokens", "1").err == "1 prompt × 1 setting = 1 answer of at most 1 token, 1 in all\n"
     for words in ("smollm2:135m", "temp", "seed", "rep-4", "entropy", "By setting", "Paris"):
         assert words in result.out
     assert "\x1b" not in result.out

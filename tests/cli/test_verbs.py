@@ -139,6 +139,9 @@ def test_tokenize(verbs: Any, smollm2_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "Hello" in table
     assert "\x1b" not in table, "no colours where there is no terminal"
     assert f"{len(ids)} tokens, 18 characters, 22 bytes" in table
+    rows = verbs("tokenize", "a 世界\n" * 600).out.splitlines()
+    assert len(rows) > 2000, "in batches"
+    assert {row.index(" 0a") + 1 for row in rows if row.endswith(" 0a")} == {rows[0].index("bytes")}, "in line"
     type_in(monkeypatch, text + "\n")
     assert verbs("tokenize", "--ids").out.split() == [str(i) for i in ids]
 

@@ -346,6 +346,8 @@ def test_references_alternatives_and_null_are_enforced(schema: Any, good: list[s
         {"type": "integer", "multipleOf": 1_000_003},
         {"allOf": [{"multipleOf": 997}, {"multipleOf": 991}]},
         {"type": "integer", "multipleOf": 0},
+        {"properties": {f"p{i}": {"type": "integer"} for i in range(3000)}, "type": "object"},
+        {"anyOf": [{"type": "object", "properties": {"a": {"type": "string"}, f"b{i}": {}}} for i in range(500)]},
         False,
         "{",
         "[]",

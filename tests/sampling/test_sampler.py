@@ -260,6 +260,9 @@ def test_check_params_against_vocab_names_the_field() -> None:
         with pytest.raises(InvalidParameterError, match=f"{name} has the token id 1[01], .* size, 10") as caught:
             check_params_against_vocab(SamplingParams(**fields), 10)  # type: ignore[arg-type]
         assert caught.value.field == name
+    check_params_against_vocab(SamplingParams(banned_token_ids=range(9)), 10)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameterError, match="banned_token_ids has all 10 ids of the vocabulary"):
+        check_params_against_vocab(SamplingParams(banned_token_ids=[*range(10), 0]), 10)  # type: ignore[arg-type]
 
 
 def test_sampler_refuses_logits_of_another_shape_or_type() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -147,6 +148,10 @@ def _is_usage_error(error: Exception) -> bool:
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
+_WRONG_NUMBER = re.compile(r"Invalid value for '([^']+)': .*\bvalid (integer|number|float)")
+"""By version, typer's own words for it or those of the library that reads its numbers."""
+
+
 def _usage_sentence(error: Any, function: Callable[..., Any], program: str) -> str:
     option = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and option:
@@ -156,6 +161,9 @@ def _usage_sentence(error: Any, function: Callable[..., Any], program: str) -> s
     message = str(error.format_message()).strip().rstrip(".")
     if program == "pellucid chat" and "unexpected extra argument" in message:
         return "chat takes no message as an argument: start `pellucid chat` and type it, or pipe it in"
+    wrong = _WRONG_NUMBER.match(message)
+    if wrong is not None:
+        message = f"{wrong[1]} must be a {'whole ' if wrong[2] == 'integer' else ''}number"
     return f"{message[:1].lower()}{message[1:]}; see `{program} --help`"
 
 

@@ -158,7 +158,8 @@ def _check_size(grid: Grid, num_prompts: int, max_cells: int, sampling: dict[str
         raise InvalidParameterError("max_cells", f"max_cells is {max_cells}, but must be a whole number of at least 1")
     settings = len(grid.settings)
     cells = settings * num_prompts
-    size = f"{console.plural(num_prompts, 'prompt')} × {console.plural(settings, 'setting')} = {cells:,} answers"
+    answers = f"{cells:,} answer{'s' * (cells != 1)}"
+    size = f"{console.plural(num_prompts, 'prompt')} × {console.plural(settings, 'setting')} = {answers}"
     if cells > max_cells:
         raise InvalidParameterError(
             "max_cells", f"the sweep has {size}, more than {max_cells:,}: give fewer values, or a larger --max-cells"

@@ -15,6 +15,8 @@ from pellucid.cli.loading import local_path
 from pellucid.errors import InvalidParameterError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pellucid.tokenizer.tokenizer import Piece
 
 
@@ -102,18 +104,39 @@ def tokenize(
     return 0
 
 
+BATCH_ROWS = 1000
+"""Rows laid out at once: a table of a long text is seen from its first rows on, and is never held whole."""
+
+
 def _show(pieces: list[Piece], text: str) -> None:
+    widths = _widths(pieces) if len(pieces) > BATCH_ROWS else (0, 0, 0, 0)
+    for start in range(0, max(1, len(pieces)), BATCH_ROWS):
+        console.print_rich(_table(pieces[start : start + BATCH_ROWS], start, widths))
+    counts = (plural(len(pieces), "token"), plural(len(text), "character"), plural(len(text.encode("utf-8")), "byte"))
+    print("\n" + ", ".join(counts))
+
+
+def _widths(pieces: list[Piece]) -> tuple[int, int, int, int]:
+    """Cells that each column needs for all rows, so that the batches are in line."""
+    from rich.cells import cell_len
+
+    spellings = {piece.token_bytes for piece in pieces}
+    ids = max(len(str(piece.token_id)) for piece in pieces)
+    texts = max(cell_len(visible(spelling)) for spelling in spellings)
+    return len(str(len(pieces) - 1)), ids, texts, max(3 * max(map(len, spellings)) - 1, len("bytes"))
+
+
+def _table(pieces: list[Piece], start: int, widths: tuple[int, int, int, int]) -> Table:
+    """A batch of rows, with the heading over the first one."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("#", justify="right", style="dim")
-    table.add_column("id", justify="right")
-    table.add_column("piece")
-    table.add_column("bytes")
-    for position, piece in enumerate(pieces):
+    table = Table(box=None, header_style="bold", pad_edge=False, show_header=start == 0)
+    table.add_column("#", justify="right", style="dim", min_width=widths[0])
+    table.add_column("id", justify="right", min_width=max(widths[1], len("id")))
+    table.add_column("piece", min_width=max(widths[2], len("piece")))
+    table.add_column("bytes", min_width=widths[3])
+    for position, piece in enumerate(pieces, start):
         shown = Text(visible(piece.token_bytes), style="magenta" if piece.special else "cyan")
         table.add_row(str(position), str(piece.token_id), shown, piece.token_bytes.hex(" "))
-    console.print_rich(table)
-    counts = (plural(len(pieces), "token"), plural(len(text), "character"), plural(len(text.encode("utf-8")), "byte"))
-    print("\n" + ", ".join(counts))
+    return table

@@ -136,3 +136,7 @@ def check_params_against_vocab(params: SamplingParams, vocab_size: int) -> None:
                 raise InvalidParameterError(
                     name, f"{name} has the token id {token_id}, but must be below the vocabulary's size, {vocab_size}"
                 )
+    if len(set(params.banned_token_ids)) == vocab_size:
+        raise InvalidParameterError(
+            "banned_token_ids", f"banned_token_ids has all {vocab_size} ids of the vocabulary: no token is left to draw"
+        )

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from pellucid.errors import InvalidParameterError, one_line
-from pellucid.sampling.constraints.constraint import Constraint, MaskArray
+from pellucid.sampling.constraints.constraint import DEAD_END, Constraint, MaskArray
 from pellucid.sampling.constraints.grammar_text import grammar_text, names_tokens
 from pellucid.structured_outputs import NAME, StructuredOutputsParams, refusal
 
@@ -154,7 +154,29 @@ class GrammarCompiler:
         first.fill_mask()
         if first.error is not None:
             raise InvalidParameterError(NAME, f"{first.error}: no text satisfies it")
+        if params.kind == "json":
+            self._check_openings(compiled, first)
         return compiled
+
+    def _check_openings(self, compiled: CompiledGrammar, first: Constraint) -> None:
+        """Refuse now what can be read no further than its first bracket: thousands of properties that may each be left
+        out, or alternatives that begin alike, are more readings at once than the parser holds.
+
+        first: with its mask filled.
+        """
+        for opening in "{[":
+            ids = self._tokenizer.encode(opening, add_special_tokens=False)
+            if len(ids) != 1 or not first.mask[ids[0] // 32] >> ids[0] % 32 & 1:
+                continue
+            inside = compiled.start()
+            inside.advance(ids[0])
+            inside.fill_mask()
+            if inside.error is not None and not inside.error.endswith(DEAD_END.format(kind="json")):
+                raise refusal(
+                    "json",
+                    f"can be read in too many ways at once behind `{opening}`: give fewer properties that are not "
+                    "required, or fewer alternatives that begin alike",
+                )
 
     def _read_vocabulary(self) -> _Vocabulary:
         if self._vocabulary is None:

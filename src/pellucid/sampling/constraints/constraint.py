@@ -15,6 +15,7 @@ FloatArray = npt.NDArray[np.float32]
 MaskArray = npt.NDArray[np.int32]
 """[ceil(vocab / 32)]: bit i % 32 of word i // 32 says whether token i may come next."""
 
+DEAD_END = "no token can follow that the {kind} allows"
 MAX_SPELLINGS = 32
 """More tokens than this are not the beginnings of one."""
 
@@ -67,7 +68,7 @@ class Constraint:
             np.bitwise_and(self.mask, ~self._forbidden, out=self.mask)
         self.must_end = not np.bitwise_and(self.mask, ~self._end_bits).any()
         if self.must_end and not self.mask.any():
-            self.error = f"{NAME}: no token can follow that the {self.kind} allows"
+            self.error = f"{NAME}: {DEAD_END.format(kind=self.kind)}"
 
     def advance(self, token_id: int) -> None:
         """Read the token that was drawn. A token that the mask did not allow is an error of the constraint."""
@@ -127,5 +128,5 @@ class Constraint:
     def _fail(self) -> None:
         reason = str(self._matcher.get_error()).split("\n<non-verbose/>")[0]
         if reason.startswith("NoExtension"):
-            reason = f"no token can follow that the {self.kind} allows"
+            reason = DEAD_END.format(kind=self.kind)
         self.error = f"{NAME}: {one_line(reason)}"
