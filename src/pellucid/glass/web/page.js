@@ -71,8 +71,9 @@ class Page extends HTMLElement {
       const step = sample ? sample.step : (this.trace.steps.find((one) => one.seqs.some((seq) => sequenceKey(seq) === cursor.request && seq.tok0 <= cursor.token && cursor.token < seq.tok0 + seq.n_tok)) || {}).step;
       if (step !== undefined) cursor.step = step;
     }
+    const isSame = cursor.request === this.cursor.request;
     this.cursor = cursor;
-    this.refresh();
+    if (isSame) this.follow(); else this.refresh();
     const current = document.activeElement && document.activeElement.closest && document.activeElement.closest(".strip") ? this.querySelector(".strip .current") : null;
     if (current) { current.focus({ preventScroll: true }); current.scrollIntoView({ block: "nearest", inline: "nearest" }); }
   }
@@ -131,12 +132,36 @@ class Page extends HTMLElement {
     this.catchUp();
   }
 
+  /** The cursor moved within its request: the strip's mark goes at once, panels are drawn after the frame, one a task. */
+  follow() {
+    for (const strip of this.querySelectorAll(".strip")) markCurrent(strip, this.cursor);
+    this.drawControls();
+    for (const panel of this.panels) panel.isDirty = true;
+    this.movedAt = performance.now();
+    if (this.isFollowing) return;
+    this.isFollowing = true;
+    requestAnimationFrame(() => setTimeout(() => {
+      this.summary.refresh();
+      this.comparison.refresh();
+      this.drawNext();
+    }));
+  }
+
+  /** The panel in sight that was drawn longest ago, then the next one. */
+  drawNext() {
+    const late = this.panels.filter((panel) => panel.isDirty && this.visible.has(panel)).sort((a, b) => (a.drawnAt || 0) - (b.drawnAt || 0))[0];
+    if (late) { late.refresh(); setTimeout(() => this.drawNext()); return; }
+    this.isFollowing = false;
+    this.catchUp();
+  }
+
   /** Panels off the screen follow when the browser has nothing else to do: readers and searches find them current. */
   catchUp() {
     if (this.isCatchingUp) return;
     this.isCatchingUp = true;
     setTimeout(() => {
       this.isCatchingUp = false;
+      if (performance.now() - (this.movedAt ?? -1000) < 250) { this.catchUp(); return; } // somebody is stepping
       const late = this.panels.find((panel) => panel.isDirty && !this.isHeld(panel));
       if (late) { late.refresh(); this.catchUp(); }
     }, 20);

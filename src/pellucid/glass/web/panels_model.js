@@ -20,15 +20,46 @@ class Panel extends HTMLElement {
       console.error(error);
     }
     const title = t("panel." + this.dataset.name);
-    this.replaceChildren(
+    this.drawnAt = performance.now();
+    put(this, [
       h("h2", { id: `h-${this.dataset.name}` }, h("span", { class: "num", "aria-hidden": "true" }, this.dataset.number), title),
       h("p", { class: "lead" }, t("lead." + this.dataset.name)),
-      ...[content].flat(3).filter((item) => item !== null && item !== undefined && item !== false));
+      ...[content].flat(3).filter((item) => item !== null && item !== undefined && item !== false)]);
+    if (matchMedia("(max-width: 860px)").matches) for (const svg of this.querySelectorAll("svg.wide, svg.dials")) widen(svg);
     this.querySelectorAll(SCROLLED).forEach((one, k) => { if (places[k]) [one.scrollLeft, one.scrollTop] = places[k]; });
     for (const strip of this.querySelectorAll(".strip")) showCurrent(strip);
     if (held) { const again = [...this.querySelectorAll("[data-key]")].find((one) => one.dataset.key === held); if (again) again.focus({ preventScroll: true }); }
   }
 }
+/** Give an element these children; those that it has already stay where they are. */
+function put(parent, nodes) {
+  const kept = new Set(nodes);
+  for (const child of [...parent.childNodes]) if (!kept.has(child)) child.remove();
+  let at = parent.firstChild;
+  for (const node of nodes) if (node === at) at = at.nextSibling; else parent.insertBefore(node, at);
+}
+
+/** On a narrow screen a picture keeps its size and scrolls, so that its words can be read. */
+function widen(svg) {
+  const box = h("div", { class: "scroll picture", tabindex: 0, role: "region", "aria-label": svg.getAttribute("aria-label") });
+  svg.replaceWith(box);
+  box.append(svg);
+}
+
+/** Move a strip's mark to the cursor, where it shows that token. */
+function markCurrent(strip, cursor) {
+  const next = strip.dataset.request === cursor.request ? strip.querySelector(`[data-pos="${cursor.token}"]`) : null;
+  const last = strip.querySelector(".current");
+  if (!next || next === last) return;
+  for (const [option, isCurrent] of [[last, false], [next, true]]) {
+    if (!option) continue;
+    option.classList.toggle("current", isCurrent);
+    option.setAttribute("aria-selected", String(isCurrent));
+    option.tabIndex = isCurrent ? 0 : -1;
+    if (isCurrent) option.dataset.key = "strip-current"; else delete option.dataset.key;
+  }
+}
+
 const SCROLLED = ".strip, .scroll, .waterfall, .blocks";
 
 /** Scroll a strip, and nothing else, so that the current token is in it. */
@@ -41,13 +72,21 @@ function showCurrent(strip) {
 }
 
 /** Tokens as a strip; arrow keys move the page's cursor. Long ones show a window around the cursor. */
-function tokenStrip(page, sequence, { from = 0, to = sequence.length, shade = null, label = t("strip") } = {}) {
-  const WINDOW = 300;
+function tokenStrip(page, sequence, { from = 0, to = sequence.length, shade = null, label = t("strip"), keep = null } = {}) {
+  const [WINDOW, EDGE] = [300, 40];
   const { cursor } = page;
   let [first, last] = [from, to];
   if (last - first > WINDOW) {
     first = Math.max(from, Math.min(cursor.token - WINDOW / 2, to - WINDOW));
+    const known = keep && keep.sequence === sequence && keep.from === from && keep.to === to ? keep.first : null;
+    if (known !== null && (cursor.token >= known + EDGE || known === from) && (cursor.token < known + WINDOW - EDGE || known + WINDOW === to)) first = known;
     last = first + WINDOW;
+  }
+  const hidden = to - from - (last - first);
+  const about = hidden > 0 ? note(t("strip_window", { first, last: last - 1, hidden }), "warn") : null;
+  if (keep && keep.strip && keep.sequence === sequence && keep.first === first && keep.from === from && keep.to === to && keep.language === language && sequence.request === keep.request) {
+    markCurrent(keep.strip, cursor);
+    return [keep.strip, about];
   }
   const items = [];
   for (let pos = first; pos < last; pos += 1) {
@@ -64,13 +103,13 @@ function tokenStrip(page, sequence, { from = 0, to = sequence.length, shade = nu
       style: shade && shade(pos) !== null ? { "--shade": shade(pos) } : {},
     }, h("span", { class: "txt" }, h("bdi", {}, name)), " ", h("span", { class: "id" }, idText(token.id))));
   }
-  const strip = h("div", { class: "strip", role: "listbox", "aria-label": label, "aria-orientation": "horizontal" }, items);
+  const strip = h("div", { class: "strip", role: "listbox", "aria-label": label, "aria-orientation": "horizontal", "data-request": sequence.key }, items);
   strip.addEventListener("click", (event) => {
     const option = event.target.closest("[data-pos]");
     if (option) page.move({ token: Number(option.dataset.pos) });
   });
-  const hidden = to - from - (last - first);
-  return [strip, hidden > 0 ? note(t("strip_window", { first, last: last - 1, hidden }), "warn") : null];
+  if (keep) Object.assign(keep, { strip, sequence, request: sequence.request, first, from, to, language });
+  return [strip, about];
 }
 
 /** Whether bytes are no whole characters. */
@@ -100,7 +139,7 @@ class TextPanel extends Panel {
         fact(t("generated_tokens"), show(sequence.samples.length), "measured")),
       h("p", { class: "legend" }, h("span", { class: "tok special" }, t("kind.special")), h("span", { class: "tok byte" }, t("kind.byte")),
         h("span", { class: "tok cached" }, t("cached")), h("span", { class: "tok generated" }, t("kind.generated"))),
-      tokenStrip(this.page, sequence),
+      tokenStrip(this.page, sequence, { keep: (this.kept = this.kept || {}) }),
       token ? facts(fact(t("token"), h("bdi", { class: "mono" }, pieceText(token.data))), fact("id", idText(token.id), token.id < 0 ? null : "measured"), fact(t("bytes"), h("span", { class: "mono" }, hex(token.data) || "∅"), "measured"),
         fact(t("kind"), t("kind." + token.kind)), fact(t("position"), show(token.pos), "measured"),
         token.kind === "generated" || request.cachedUnknown ? null : fact(t("work"), token.cached ? t("cached") : t("computed"), "measured")) : null,

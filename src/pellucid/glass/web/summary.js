@@ -29,10 +29,10 @@ class Summary extends HTMLElement {
     if (!stages.length) return [chip, " ", t("short.no_stages")];
     const [first, last] = [stages[0], stages[stages.length - 1]];
     const parts = [t("short.model_gave", { p: percent(number(first.chosen.p)), rank: show(first.chosen.rank) })];
-    if (stages.length > 1 && last.alive !== null) parts.push(t("short.after", { stages: stages.slice(1).map((one) => stageName(one.name)).join(", "), p: percent(number(last.chosen.p)), alive: show(last.alive) }));
+    if (stages.length > 1 && last.alive !== null) parts.push(t("short.after", { stages: stages.slice(1).map((one) => stageName(one.name)).join(language === "zh" ? "、" : ", "), p: percent(number(last.chosen.p)), alive: show(last.alive) }));
     if (rng && rng.u === null) parts.push(t("short.greedy"));
     else if (rng) parts.push(t("short.drawn", { u: show(rng.u, 4) }));
-    return [chip, " ", parts.join(" ")];
+    return [chip, " ", parts.join(SPACE())];
   }
 
   time(sequence) {
@@ -44,10 +44,12 @@ class Summary extends HTMLElement {
     if (ns > 0) found.push(t("short.largest", { part: t("part." + name), share: percent(ns / finish.ttft_ns) }));
     if (finish.tpot_ns) found.push(t("short.tpot", { tpot: ms(finish.tpot_ns), rate: show(1e9 / finish.tpot_ns, 3) }));
     if (finish.preemptions) found.push(t("short.preempted", { n: finish.preemptions }));
-    return found.join(" ");
+    return found.join(SPACE());
   }
 }
 
+/** Between sentences: Chinese has none. */
+const SPACE = () => (language === "zh" ? "" : " ");
 const stageName = (name) => (TEXTS["stage." + name] ? t("stage." + name) : name);
 
 /** Why an answer ended, and at what. */
