@@ -72,7 +72,7 @@ function whatIf(panel, trace, sample) {
     if (!sample.rng) pick = null; // how it was drawn is not known here
     output.replaceChildren(table(t(sample.rng ? "whatif_caption" : "whatif_shares"), [t("token"), base.name === "raw" || base.name === "logprobs" ? t("before") : stageName(base.name), t("after"), t("picture")], raw.top.map(([id, , p]) => {
       const now = drawn.find((one) => one.id === id);
-      return { attributes: { class: id === pick ? "current" : undefined }, cells: [h("bdi", { class: "mono" }, now ? trace.piece(id) : h("s", {}, trace.piece(id))), { is: percent(p), class: "n" }, { is: now ? percent(now.p) : t("removed"), class: "n" }, h("span", {}, bar(now ? now.p : 0), id === pick ? " ◀" : "")] };
+      return { attributes: { class: id === pick ? "current" : undefined, "data-id": id, "data-p": now ? now.p : 0 }, cells: [h("bdi", { class: "mono" }, now ? trace.piece(id) : h("s", {}, trace.piece(id))), { is: percent(p), class: "n" }, { is: now ? percent(now.p) : t("removed"), class: "n" }, h("span", {}, bar(now ? now.p : 0), id === pick ? " ◀" : "")] };
     }), { class: "bars" }), note(t("whatif_note", { rest: percent(rest), n: raw.top.length })));
   };
   const slider = (name, min, max, step) => {

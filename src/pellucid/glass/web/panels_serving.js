@@ -18,6 +18,7 @@ class TimelinePanel extends Panel {
     const largest = parts.reduce((best, one) => (one[1] > best[1] ? one : best), parts[0]);
     return [h("h3", {}, t("ttft_of"), " ", h("b", {}, ms(total)), badge("measured")),
       h("p", {}, t("ttft_largest", { part: t("part." + largest[0]), share: percent(largest[1] / total) })),
+      TEXTS["part_note." + largest[0]] ? note(t("part_note." + largest[0])) : null,
       s("svg", { viewBox: "0 0 1000 58", class: "wide", role: "img", "aria-label": `${t("ttft_of")} ${ms(total)}: ` + parts.map(([name, ns]) => `${t("part." + name)} ${ms(ns)}`).join(", ") },
         parts.map(([name, ns], k) => {
           const [x, w] = [(1000 * at) / total, (1000 * Math.max(0, ns)) / total];

@@ -1,0 +1,116 @@
+"""What the report works out itself, against the trace and an independent computation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from sample_trace import sample_trace, token_bytes
+from watched import Watched
+
+from pellucid.glass.report import write_report
+
+SEED = 2**63 - 25
+EVENTS = sample_trace()
+for _event in EVENTS:
+    if _event["type"] == "sample":
+        _event["rng"]["seed"] = SEED
+        # a penalty before the filters: what-if goes on from the scores after it
+        _raw = _event["stages"][0]
+        _event["stages"].insert(1, {**_raw, "name": "repetition_penalty", "param": 1.1})
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    path = tmp_path_factory.mktemp("numbers") / "report.html"
+    write_report(EVENTS, path, token_bytes=token_bytes)
+    watched = Watched(browser)
+    watched.open(path.as_uri())
+    watched.page.evaluate("() => document.querySelector('pl-page').move({request: 'first', token: 13})")
+    settle(watched.page)
+    yield watched.page
+    assert watched.complaints == []
+    watched.context.close()
+
+
+def settle(page: Any) -> None:
+    page.wait_for_function(
+        "() => document.querySelector('pl-page').panels.every((one) => !one.isDirty)", timeout=20_000
+    )
+
+
+def expected(top: list[Any], temperature: float, min_p: float, top_k: int, top_p: float) -> dict[int, float]:
+    """Temperature, then min-p, top-k and top-p, each on what the one before left."""
+    ids, scores = np.array([one[0] for one in top]), np.array([float(one[1]) for one in top])
+    if temperature == 0:
+        return {int(ids[scores.argmax()]): 1.0}
+    p = np.exp((scores - scores.max()) / temperature)
+    p[p < min_p * p.max()] = 0
+    if top_k:
+        p[np.argsort(-p, kind="stable")[top_k:]] = 0
+    p /= p.sum()
+    order = np.argsort(-p, kind="stable")
+    before = np.cumsum(p[order]) - p[order]
+    p[order[before >= top_p]] = 0
+    p /= p.sum()
+    return {int(one): float(x) for one, x in zip(ids, p, strict=True) if x > 0}
+
+
+@pytest.mark.parametrize("temperature", [0, 0.35, 1, 1.7])
+@pytest.mark.parametrize(("min_p", "top_k", "top_p"), [(0, 0, 1), (0.1, 0, 1), (0, 3, 1), (0, 0, 0.8), (0.02, 5, 0.9)])
+def test_what_if_equals_numpy(page: Any, temperature: float, min_p: float, top_k: int, top_p: float) -> None:
+    state = {"temperature": temperature, "min_p": min_p, "top_k": top_k, "top_p": top_p}
+    find = "document.querySelector('pl-page').trace.sequences.get('first').samples[0].stages[1].top"
+    top = page.evaluate(f"() => {find}")
+    page.locator("#p-sampling details.whatif").evaluate("(one) => { one.open = true; }")
+    for name, value in state.items():
+        page.locator(f'#p-sampling .slider input[aria-label="{name}"]').fill(str(value))
+    shown = page.locator("#p-sampling .whatif tbody tr").evaluate_all(
+        "(rows) => rows.map((row) => [Number(row.dataset.id), Number(row.dataset.p)])"
+    )
+    wanted = expected(top, temperature, min_p, top_k, top_p)
+    assert {one: p for one, p in shown if p} == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_seed_beyond_a_double_is_shown_digit_for_digit(page: Any) -> None:
+    assert str(SEED) in page.locator("#p-sampling .facts").first.inner_text()
+
+
+def test_in_short_tells_what_the_trace_has(page: Any) -> None:
+    sample = next(e for e in EVENTS if e["type"] == "sample" and e["req"] == "first")
+    finish = next(e for e in EVENTS if e["type"] == "finish" and e["req"] == "first")
+    panels = ("text", "sampling", "timeline", "emission")
+    line = {one: page.locator(f'pl-summary dd[data-about="{one}"]').inner_text() for one in panels}
+    assert line["text"] == f"{finish['n_prompt']} prompt tokens became {finish['n_output']} generated ones."
+    first, last = sample["stages"][0]["chosen"], sample["stages"][-1]
+    assert f"gave it {100 * first['p']:.1f} %, rank {first['rank']}." in line["sampling"]
+    assert f"had {100 * last['chosen']['p']:.1f} % among {last['alive']} left" in line["sampling"]
+    assert f"{finish['ttft_ns'] / 1e6:g} ms to the first token" in line["timeline"]
+    share = finish["ttft_parts"]["prefill_own"] / finish["ttft_ns"]
+    assert f"own prompt, {100 * share:.1f} %" in line["timeline"]
+    assert f"(#{finish['stop_id']})" in line["emission"]
+
+
+def test_removed_tokens_are_struck_through(page: Any) -> None:
+    last = page.locator("#p-sampling .stage").last
+    assert last.locator("li.gone s").count() == 4
+    style = last.locator("li.gone s").first.evaluate("(one) => getComputedStyle(one).textDecorationLine")
+    assert style == "line-through"
+
+
+def test_the_timeline_zooms_to_the_cursor(page: Any) -> None:
+    steps = sum(e["type"] == "step" for e in EVENTS)
+    page.evaluate(
+        """() => { const page = document.querySelector('pl-page'), last = page.trace.steps[page.trace.steps.length - 1];
+        for (let k = 1; k <= 100; k += 1) page.trace.add({...last, step: last.step + k, t0_ns: last.t0_ns + k * 3e6, t1_ns: last.t1_ns + k * 3e6}); }"""  # noqa: E501
+    )
+    page.evaluate(f"() => document.querySelector('pl-page').move({{step: {steps + 59}}})")
+    settle(page)
+    zoom = page.locator('#p-timeline select[aria-label="Shown"]')
+    zoom.select_option("40")
+    assert "over 40 steps" in page.locator("#p-timeline svg.lanes").get_attribute("aria-label")
+    assert f"step {steps + 39}" in page.locator("#p-timeline svg.lanes").inner_html().lower()
+    zoom.select_option("0")
+    assert f"over {steps + 100} steps" in page.locator("#p-timeline svg.lanes").get_attribute("aria-label")
