@@ -1,7 +1,7 @@
 """The pictures of docs/glass.md, from a real run: `python tools/make_glass_images.py`.
 
-Needs playwright, Pillow and a Chromium, and smollm2:135m in the model cache. Five requests with one beginning share an engine
-whose KV cache is too small for them: prefix hits, waiting, preemption, drafts, a stop string. Written to
+Needs playwright, Pillow and a Chromium, and smollm2:135m in the model cache. Five requests with one beginning share
+an engine whose KV cache is too small for them: prefix hits, waiting, preemption, drafts, a stop string. Written to
 docs/images/glass-*.png.
 """
 
@@ -23,7 +23,7 @@ from pellucid.glass.report import write_report
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 PORT = 8739
 MOST_BYTES = 150_000
-"""A larger picture is kept in 128 colours."""
+"""A larger picture is kept in 256 colours."""
 SYSTEM = "You are a helpful assistant who answers in one short sentence. Be kind, be exact, and say so when unsure."
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("What is the capital of France?", {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 1}),
@@ -133,7 +133,7 @@ def save(what: Any, name: str) -> None:
         from PIL import Image  # only a picture that is too large needs it
 
         with Image.open(path) as image:
-            few = image.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+            few = image.convert("RGB").quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         few.save(path, optimize=True)
     print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
 
