@@ -209,6 +209,7 @@ def test_closing_while_a_model_is_loaded() -> None:
         wait_for(lambda: "b" in zoo.loads)
         asyncio.run(zoo.pool.close())
         assert error_of(asked.result(), 503)["code"] == "shutting_down"
+        assert int(asked.result().headers["Retry-After"]) > 0
     assert engine_threads() == before
 
 

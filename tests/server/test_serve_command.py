@@ -89,7 +89,8 @@ def test_a_second_signal_does_not_wait(smollm2_path: Path) -> None:
             next(lines)
             process.send_signal(signal.SIGTERM)
             wait_for(lambda: httpx.get(f"{url}/ready").status_code == 503)  # it drains, and still answers
-            assert httpx.post(f"{url}/v1/completions", json=body).json()["error"]["code"] == "shutting_down"
+            refused = httpx.post(f"{url}/v1/completions", json=body)
+            assert (refused.json()["error"]["code"], refused.headers["Retry-After"]) == ("shutting_down", "5")
             process.send_signal(signal.SIGTERM)
             rest = [text for text in lines if text]
         assert json.loads(rest[-2].removeprefix("data: "))["error"]["code"] == "shutting_down"

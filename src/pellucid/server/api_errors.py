@@ -19,6 +19,9 @@ MAX_MESSAGE_CHARS = 1000
 RETRY_SECONDS = 1
 """What a client is told to wait when the queue is full."""
 
+DRAINING_SECONDS = 5
+"""The same while the server drains: by then another instance, or the next one, can answer."""
+
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -56,7 +59,9 @@ def api_error(error: PellucidError, names: Mapping[str, str] | None = None) -> A
     message, code = str(error), error.code
     if isinstance(error, QueueFullError):
         return ApiError(429, message, code=code, headers={"Retry-After": str(RETRY_SECONDS)})
-    if isinstance(error, (ShuttingDownError, EngineDeadError)):
+    if isinstance(error, ShuttingDownError):
+        return ApiError(503, message, code=code, headers={"Retry-After": str(DRAINING_SECONDS)})
+    if isinstance(error, EngineDeadError):
         return ApiError(503, message, code=code)
     if isinstance(error, InvalidParameterError):
         param = error.field

@@ -134,7 +134,7 @@ class Gate:
             notes["error"] = ShuttingDownError.code
             if not status:
                 refusal = api_error(ShuttingDownError())
-                await JsonResponse(refusal.body, refusal.status)(scope, receive, send_with_id)
+                await JsonResponse(refusal.body, refusal.status, refusal.headers)(scope, receive, send_with_id)
         finally:
             end(scope)
             self._note_end(scope, request_id, status, span)
