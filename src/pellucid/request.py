@@ -38,6 +38,8 @@ class TokenConstraint(Protocol):
 
     def advance(self, token_id: int) -> None: ...
 
+    def forced_tokens(self, most: int) -> list[int]: ...
+
 
 class RequestStatus(Enum):
     """Where a request is: in the waiting queue, in the running set, or done."""

@@ -39,6 +39,15 @@ class NaiveConstraint:
     def advance(self, token_id: int) -> None:
         self._text += bytes([token_id])
 
+    def forced_tokens(self, most: int) -> list[int]:
+        """Bytes that alone may follow."""
+        text, forced = self._text, b""
+        while len(forced) < most and not self._is_whole(self._text) and len(after := self._next()) == 1:
+            forced += bytes(after)
+            self._text = text + forced
+        self._text = text
+        return list(forced)
+
     def apply(self, logits: npt.NDArray[np.float32]) -> None:
         ids = self._next() + (sorted(ByteTokenizer().eos_ids) if self._is_whole(self._text) else [])
         if not ids:

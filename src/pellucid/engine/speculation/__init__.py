@@ -5,6 +5,7 @@ are the same bits whatever else is in the batch. So a draft is right exactly whe
 one that does not is replaced by the choice itself, and the rows after it are forgotten.
 
 - `ngram.py`: prompt lookup, what followed when the last tokens stood there before.
+- `forced.py`: what the grammar of a structured answer leaves no choice about.
 - `draft_model.py`: a smaller model with the same vocabulary, drawing with the target's own random numbers.
 - `acceptance.py`: how often guesses came true, per request.
 - `costs.py`: what a step of so many rows takes, as observed.

@@ -10,6 +10,7 @@ from pellucid.engine.scheduler import ScheduledRequest, Scheduler, SchedulerOutp
 from pellucid.engine.speculation.costs import StepCosts
 from pellucid.engine.speculation.draft_model import DraftModelProposer
 from pellucid.engine.speculation.drafts import Draft, Proposer
+from pellucid.engine.speculation.forced import ForcedProposer
 from pellucid.engine.speculation.ngram import NgramProposer
 from pellucid.errors import InvalidParameterError, shown
 from pellucid.kernels.dispatch import make_sampling_kernels
@@ -41,6 +42,7 @@ class Speculator:
         self.is_adaptive = method == "auto"
         self.draft_model = draft_model
         self.lookup: Proposer | None = None if method == "draft_model" else NgramProposer()
+        self.forced = ForcedProposer() if self.is_adaptive else None
         self.costs = StepCosts()
         self._drafts: dict[int, tuple[Proposer, Draft]] = {}
         """What was proposed for this step, by request key."""
@@ -49,7 +51,7 @@ class Speculator:
 
     @property
     def _proposers(self) -> list[Proposer]:
-        return [proposer for proposer in (self.lookup, self.draft_model) if proposer is not None]
+        return [proposer for proposer in (self.lookup, self.forced, self.draft_model) if proposer is not None]
 
     def plan(self, step: SchedulerOutput, scheduler: Scheduler) -> None:
         """Put drafts into the step's entries, from what the token budget has left after all known tokens."""
@@ -140,24 +142,25 @@ class Speculator:
     def _adaptive_drafts(
         self, num_rows: int, scheduler: Scheduler, wanted: list[tuple[ScheduledRequest, int]]
     ) -> list[Draft]:
-        """For each entry the draft that promises most: looked up for nothing, or the draft model's at its cost."""
+        """For each entry the draft that promises most: forced or looked up for nothing, a draft model's at its cost."""
         if self.lookup is None:
             raise AssertionError("automatic speculation without prompt lookup")
         drafts = self.lookup.propose(wanted)
         for (entry, _), draft in zip(wanted, drafts, strict=True):
             self._drafts[entry.request.key] = (self.lookup, draft)
+        self._prefer_forced(num_rows, wanted, drafts)
         model = self.draft_model
         if model is None:
             return drafts
         share = model.costs.seconds(len(wanted)) / len(wanted)
         chosen: list[tuple[int, int]] = []
         for place, ((entry, limit), draft) in enumerate(zip(wanted, drafts, strict=True)):
-            looked_up, _ = self._worth(num_rows, draft.odds, 0.0)
+            at_hand, _ = self._worth(num_rows, draft.odds, 0.0)
             odds = [model.probability(entry.request.key)] * limit
             worth, count = self._worth(num_rows, odds, share)
             if model.is_trial_due(entry.request.key):
                 worth, count = float("inf"), min(model.TRIAL_TOKENS, limit)
-            count = scheduler.reserve(entry, count) if worth > looked_up else 0
+            count = scheduler.reserve(entry, count) if worth > at_hand else 0
             if count:
                 chosen.append((place, count))
         proposed = model.propose([(wanted[place][0], count) for place, count in chosen])
@@ -166,6 +169,17 @@ class Speculator:
                 drafts[place] = draft
                 self._drafts[wanted[place][0].request.key] = (model, draft)
         return drafts
+
+    def _prefer_forced(self, num_rows: int, wanted: list[tuple[ScheduledRequest, int]], drafts: list[Draft]) -> None:
+        """Put what structures force in the place of drafts that promise less."""
+        if self.forced is None:
+            return
+        for place, (draft, (entry, _)) in enumerate(zip(self.forced.propose(wanted), wanted, strict=True)):
+            if draft.token_ids and self._worth(num_rows, draft.odds, 0.0) >= self._worth(
+                num_rows, drafts[place].odds, 0.0
+            ):
+                drafts[place] = draft
+                self._drafts[entry.request.key] = (self.forced, draft)
 
     def _worth(self, num_rows: int, odds: Sequence[float], seconds_each: float) -> tuple[float, int]:
         """(tokens per second, number of drafts) of the best number of drafts of one request; none if none pays."""

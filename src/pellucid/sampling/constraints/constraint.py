@@ -28,7 +28,17 @@ class Constraint:
     the matcher's state is shared.
     """
 
-    __slots__ = ("_end_bits", "_forbidden", "_matcher", "_token_bytes", "error", "kind", "mask", "must_end")
+    __slots__ = (
+        "_end_bits",
+        "_forbidden",
+        "_is_filled",
+        "_matcher",
+        "_token_bytes",
+        "error",
+        "kind",
+        "mask",
+        "must_end",
+    )
 
     def __init__(
         self, matcher: Any, kind: str, token_bytes: Sequence[bytes], end_bits: MaskArray, forbidden: MaskArray | None
@@ -37,6 +47,8 @@ class Constraint:
         self._token_bytes = token_bytes
         self._end_bits = end_bits
         self._forbidden = forbidden
+        self._is_filled = False
+        """Whether the mask is that of the next token."""
         self.kind = kind
         """json, json_object, regex, choice or grammar."""
         self.mask: MaskArray = np.zeros_like(end_bits)
@@ -58,8 +70,9 @@ class Constraint:
 
     def fill_mask(self) -> None:
         """Set `mask` for the token after those read. Lets go of the GIL; sets `error` instead of raising."""
-        if self.error is not None:
+        if self._is_filled or self.error is not None:
             return
+        self._is_filled = True
         self._matcher.unsafe_compute_mask_ptr(self.mask.ctypes.data, self.mask.nbytes)
         if self._matcher.is_error():
             self._fail()
@@ -72,36 +85,58 @@ class Constraint:
 
     def advance(self, token_id: int) -> None:
         """Read the token that was drawn. A token that the mask did not allow is an error of the constraint."""
+        self._is_filled = False
         if self.error is None and not self._matcher.consume_token(token_id):
             self._fail()
 
     def rollback(self, num_tokens: int) -> None:
         """Forget the last `num_tokens` tokens read."""
-        if self.error is None and num_tokens and not self._matcher.rollback(num_tokens):
-            self._fail()
+        if self.error is None and num_tokens:
+            self._is_filled = False
+            if not self._matcher.rollback(num_tokens):
+                self._fail()
 
     def forced_tokens(self, most: int) -> list[int]:
-        """Up to `most` tokens whose text is certain to come, for speculation.
+        """Up to `most` tokens whose text is certain to come, for speculation. Fills the mask of the next token.
 
         At each place every token allowed must be the beginning of the longest one. The model may still spell that text
-        in shorter tokens, so a draft can be refused. The state is as before; the mask must be filled again.
+        in shorter tokens, so a draft can be refused. A copy looks ahead: what it needs does not count against the
+        answer's limits, which would otherwise depend on speculation.
         """
+        self.fill_mask()
         forced: list[int] = []
-        while len(forced) < most and not self.is_complete:
-            self.fill_mask()
-            token_id = None if self.error is not None or self.must_end else self._forced_token()
+        ahead = self
+        while len(forced) < most:
+            token_id = ahead._forced_token()
             if token_id is None:
                 break
             forced.append(token_id)
-            self.advance(token_id)
-        self.rollback(len(forced))
+            if len(forced) == most:
+                break
+            if ahead is self:
+                copy = self._matcher.deep_copy()
+                ahead = Constraint(copy, self.kind, self._token_bytes, self._end_bits, self._forbidden)
+            ahead.advance(token_id)
+            if ahead.is_complete:
+                break
+            ahead.fill_mask()
         return forced
 
     def _forced_token(self) -> int | None:
-        ids = np.flatnonzero(self._allowed())
-        if len(ids) > MAX_SPELLINGS:
+        """The longest token allowed, if all others are beginnings of it."""
+        if self.error is not None or self.must_end:
             return None
-        spellings = [self._token_bytes[i] for i in ids.tolist()]
+        words = np.flatnonzero(self.mask)
+        if not 0 < len(words) <= MAX_SPELLINGS:
+            return None
+        bits = np.unpackbits(self.mask[words].view(np.uint8), bitorder="little")
+        places = np.flatnonzero(bits)
+        if len(places) > MAX_SPELLINGS:
+            return None
+        ids = (32 * words[places // 32] + places % 32).tolist()
+        if ids[-1] >= len(self._token_bytes):
+            return None
+        spellings = [self._token_bytes[i] for i in ids]
         longest = max(spellings, key=len)
         return int(ids[spellings.index(longest)]) if all(map(longest.startswith, spellings)) else None
 

@@ -1,0 +1,120 @@
+"""What a structure forces is guessed: the same bits in fewer steps, and nothing is asked where nothing is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_driver import PROMPT, drain
+from mock_model import make_engine
+
+from pellucid.engine.llm import LLM
+from pellucid.engine.llm_engine import LLMEngine
+from pellucid.engine.speculation import forced
+from pellucid.outputs import RequestOutput
+from pellucid.sampling.constraints import compiler
+from pellucid.sampling.constraints.constraint import Constraint
+from pellucid.sampling_params import SamplingParams
+from pellucid.structured_outputs import StructuredOutputsParams
+
+KEYS = {
+    name: {"type": "integer", "maximum": 99, "minimum": 0} for name in ("number_of_customers", "year_of_foundation")
+}
+SCHEMA = {"type": "object", "properties": KEYS, "required": list(KEYS), "additionalProperties": False}
+SHAPES = (
+    StructuredOutputsParams(json=SCHEMA),
+    StructuredOutputsParams(json=SCHEMA, disable_any_whitespace=True),
+    StructuredOutputsParams(regex="number: [0-9]{1,3}, and that is (all|enough) for today"),
+    StructuredOutputsParams(choice=("the first of them", "the second of them", "thus none")),
+    StructuredOutputsParams(grammar='start: "begin " /[a-c]{2}/ " middle " start? "end"'),
+)
+
+
+def asked(engine: LLMEngine, shape: StructuredOutputsParams, **params: Any) -> RequestOutput:
+    fields: dict[str, Any] = {"seed": 5, "max_tokens": 150, "logprobs": 2, "structured_outputs": shape, **params}
+    engine.add_request("one", PROMPT, SamplingParams(**fields))
+    output = drain(engine)["one"]
+    engine.check_integrity()
+    return output
+
+
+def bits(output: RequestOutput) -> Any:
+    return [(a.token_ids, a.text, a.finish_reason, a.logprobs, a.error) for a in output.outputs]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: str(shape.kind))
+def test_no_bit_depends_on_it(shape: StructuredOutputsParams) -> None:
+    for seed in range(3):
+        for more in (
+            {"temperature": 0},
+            {"temperature": 0.7, "top_p": 0.9},
+            {"temperature": 1.3, "n": 2},
+            {"max_tokens": 9},
+        ):
+            plain, guessing = make_engine(), make_engine(speculative_method="auto")
+            assert bits(asked(guessing, shape, seed=seed, **more)) == bits(asked(plain, shape, seed=seed, **more))
+
+
+def test_forced_bytes_take_no_steps_of_their_own() -> None:
+    plain, guessing = make_engine(), make_engine(speculative_method="auto")
+    assert guessing.speculator is not None
+    guessing.speculator.costs.observe = lambda num_rows, seconds: None  # type: ignore[method-assign]
+    shape = StructuredOutputsParams(regex="abcdefghijklmnopqrstuvwxyz[0-9]")
+    output = asked(guessing, shape)
+    assert bits(output) == bits(asked(plain, shape))
+    metrics = output.metrics
+    assert metrics is not None
+    assert metrics.num_accepted_tokens >= 20
+    assert guessing.stats.num_steps <= plain.stats.num_steps - 20
+
+
+def test_it_is_seldom_asked_where_nothing_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    original = Constraint.forced_tokens
+    monkeypatch.setattr(
+        Constraint, "forced_tokens", lambda self, most: found.append(len(ids := original(self, most))) or ids
+    )
+    asked(make_engine(speculative_method="auto"), StructuredOutputsParams(regex="[a-g]{200}"), max_tokens=190)
+    assert 0 < len(found) <= forced.IN_VAIN + 190 // forced.THEN_EVERY + 1
+    assert not any(found[:-1])
+    found.clear()
+    for method in ("off", "ngram"):
+        asked(make_engine(speculative_method=method), SHAPES[0])  # type: ignore[arg-type]
+    assert not found
+
+
+def test_looking_ahead_does_not_count_against_the_answers_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that just fits, or does not, does so with speculation too."""
+    shape = StructuredOutputsParams(regex="start(.|\n)*a(.|\n){50}c(.|\n)*")
+    monkeypatch.setitem(compiler.LIMITS, "max_lexer_states", 300)
+    plain, guessing = asked(make_engine(), shape), asked(make_engine(speculative_method="auto"), shape)
+    assert plain.outputs[0].finish_reason == "error"
+    assert bits(guessing) == bits(plain)
+
+
+def test_the_place_in_the_grammar_stays() -> None:
+    constraint = make_engine().grammars.compile(StructuredOutputsParams(choice=("abcd", "abce"))).start()
+    assert constraint.forced_tokens(8) == list(b"abc")
+    before = constraint.mask.copy()
+    constraint.fill_mask()
+    assert (constraint.mask == before).all()
+    for token_id in b"abc":
+        constraint.advance(token_id)
+    assert constraint.forced_tokens(8) == []
+    constraint.advance(ord("d"))
+    assert constraint.is_complete
+
+
+def test_real_answers(smollm2_path: Path) -> None:
+    answers = []
+    params = [
+        SamplingParams(temperature=temperature, seed=seed, max_tokens=60, logprobs=1, structured_outputs=SHAPES[seed])
+        for temperature in (0.0, 1.0)
+        for seed in (0, 2)
+    ]
+    for method in ("off", "auto"):
+        settings: dict[str, Any] = {"kv_cache_memory_bytes": 32 * 1024**2, "max_model_len": 256}
+        with LLM(str(smollm2_path), speculative_method=method, **settings) as llm:  # type: ignore[arg-type]
+            answers.append([bits(output) for output in llm.generate(["As JSON: "] * len(params), params)])
+    assert answers[0] == answers[1]
