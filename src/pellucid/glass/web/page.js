@@ -36,7 +36,7 @@ class Page extends HTMLElement {
       }
     }, { rootMargin: "300px" });
     this.panels = PANELS.map(([name], k) => {
-      const panel = h(`pl-${name}`, { id: `p-${name}`, class: "panel", role: "region", "aria-labelledby": `h-${name}`, "data-name": name, "data-number": k + 1 });
+      const panel = h(`pl-${name}`, { id: `p-${name}`, class: "panel", role: "region", "aria-label": t("panel." + name), "data-name": name, "data-number": k + 1 });
       panel.isDirty = true;
       return panel;
     });
