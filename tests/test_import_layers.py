@@ -9,8 +9,8 @@ import pellucid
 
 ROOT = Path(pellucid.__file__).parent
 
-PLAIN_DATA = """config sampling_params beam_search_params pooling_params structured_outputs outputs request errors
-forward_batch trace"""
+PLAIN_DATA = """config rope_scaling sampling_params beam_search_params pooling_params structured_outputs outputs request
+errors forward_batch trace"""
 
 LAYERS: dict[str, int] = {
     **dict.fromkeys(PLAIN_DATA.split(), 0),

@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from pellucid.errors import InvalidParameterError, shown
+from pellucid.rope_scaling import ROPE_SCALINGS, checked_rope_scaling
 from pellucid.sampling_params import MAX_INTEGER, MAX_SEED
 
 DEFAULT_MODEL = "smollm2:135m"
@@ -38,19 +38,6 @@ QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
 BACKENDS: tuple[BackendName, ...] = ("native", "reference")
 SPECULATIVE_METHODS: tuple[SpeculativeMethod, ...] = ("auto", "ngram", "draft_model", "off")
 PRECISIONS: tuple[Precision, ...] = ("exact", "fast")
-_SCALED = frozenset(("original_max_position_embeddings", "factor"))
-ROPE_SCALINGS: dict[str, frozenset[str]] = {
-    "default": frozenset(),
-    "linear": frozenset(("factor",)),
-    "ntk": frozenset(("factor",)),
-    "dynamic": frozenset(("factor",)),
-    "llama3": _SCALED | {"low_freq_factor", "high_freq_factor"},
-    "yarn": _SCALED | {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
-    "longrope": _SCALED | {"attention_factor", "short_factor", "long_factor"},
-}
-"""Values of rope_type in `rope_scaling`, and the keys that go with each: transformers', and ntk of ours."""
-_MAX_ROPE_SCALING = 65_536
-"""Characters of a rope_scaling: long enough for two lists of factors."""
 PRECISION_KL: dict[Precision, str] = {"exact": "1e-7", "fast": "2e-3"}
 """Mean KL(float32 ‖ ours) in nats on the default model with int16 KV: benchmarks/fidelity.py, docs/performance.md."""
 
@@ -459,49 +446,6 @@ class EngineArgs:
         if type(value) is not int or not low <= value <= (MAX_INTEGER if high is None else high):
             span = f"of at least {low}" if high is None else f"from {low} to {high}"
             raise InvalidParameterError(name, f"{name} is {shown(value)}, but must be a whole number {span}")
-
-
-def checked_rope_scaling(value: Any) -> str:
-    """A `rope_scaling` as JSON text, its keys in order. Raises `InvalidParameterError` for what is none."""
-    given = value
-    if isinstance(value, str):
-        try:
-            value = json.loads(value) if len(value) <= _MAX_ROPE_SCALING else None
-        except (ValueError, RecursionError):
-            value = None
-    if not isinstance(value, Mapping):
-        raise _no_rope_scaling(given)
-    kind = value.get("rope_type", value.get("type"))
-    if not isinstance(kind, str) or kind not in ROPE_SCALINGS:
-        raise InvalidParameterError(
-            "rope_scaling",
-            f"rope_scaling has the rope_type {shown(kind)}, but it must be one of {', '.join(ROPE_SCALINGS)}",
-        )
-    known = ROPE_SCALINGS[kind]
-    unknown = next((key for key in value if key not in known | {"rope_type", "type"}), None)
-    if unknown is not None:
-        names = ", ".join(sorted(known)) or "none"
-        raise InvalidParameterError(
-            "rope_scaling", f"rope_scaling has {shown(unknown)}, but the keys of {kind} beside rope_type are: {names}"
-        )
-    factor = value.get("factor")
-    if factor is not None and (
-        isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor <= 1e6
-    ):
-        raise InvalidParameterError(
-            "rope_scaling", f"rope_scaling has the factor {shown(factor)}, but it must be a number from 1 to 1e6"
-        )
-    try:
-        return json.dumps(dict(value), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError):
-        raise _no_rope_scaling(given) from None
-
-
-def _no_rope_scaling(given: Any) -> InvalidParameterError:
-    return InvalidParameterError(
-        "rope_scaling",
-        f"rope_scaling is {shown(given)}, but must be a JSON object with rope_type and the values of that type",
-    )
 
 
 def engine_arg_names() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pellucid.engine.embedding_jobs import EmbeddingJobs
 from pellucid.engine.engine_stats import EngineStats
@@ -25,7 +25,9 @@ from pellucid.errors import EngineDeadError, InvalidParameterError, ShuttingDown
 from pellucid.outputs import PrefillOutput, RequestOutput
 from pellucid.pooling_params import EmbeddingOutput, PoolingParams, checked_pooling_params
 from pellucid.sampling_params import SamplingParams
-from pellucid.trace.reader import TraceReader
+
+if TYPE_CHECKING:
+    from pellucid.trace.reader import TraceReader
 
 DEFAULT_MAX_QUEUE = 256
 """Sequences that may wait for a place beside those that run; a request with n answers is n sequences."""

@@ -37,10 +37,11 @@ from pellucid.outputs import PrefillOutput, RequestOutput
 from pellucid.pooling_params import EmbeddingOutput, PoolingParams, checked_pooling_params
 from pellucid.request import LogitsProcessor
 from pellucid.sampling_params import SamplingParams
-from pellucid.trace.reader import TraceReader
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from pellucid.trace.reader import TraceReader
 
 
 class LLM:

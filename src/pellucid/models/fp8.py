@@ -9,7 +9,6 @@ import numpy as np
 from pellucid.errors import ModelFileError, UnsupportedModelError
 from pellucid.formats.block_types import BF16, F32
 from pellucid.formats.dequantize import dequantize
-from pellucid.formats.quantize import quantize
 from pellucid.formats.repack import FP8_BLOCK, are_powers_of_two, fp8_values
 from pellucid.models.sources import StoredTensor, TensorSource
 
@@ -22,6 +21,8 @@ def scaled_fp8(source: TensorSource, name: str, rows: int, columns: int) -> Stor
     Raises `UnsupportedModelError` where the scales are not `name` + "_scale_inv", `ModelFileError` for other shapes and
     scales that are not finite.
     """
+    from pellucid.formats.quantize import quantize  # some milliseconds of a start; few files have FP8
+
     scale_name = name + "_scale_inv"
     if scale_name not in source:
         raise UnsupportedModelError(

@@ -25,7 +25,6 @@ from pellucid.models.architectures.keys import JSONConfig, Keys, Metadata
 from pellucid.models.architectures.registry import find_gguf, find_hf
 from pellucid.models.decoder import Decoder
 from pellucid.models.pooling_files import shortening
-from pellucid.models.quantization import Quantizer
 from pellucid.models.rotary import inverse_frequencies
 from pellucid.models.sources import StoredTensor, TensorSource, gguf_source, safetensors_source
 from pellucid.models.weight_loader import WeightLoader
@@ -67,7 +66,11 @@ def pack_model(
 ) -> Decoder:
     """The same from tensors whose configuration is known; quantization: what float matrices become."""
     _check_cache(config, backend, source.label)
-    quantizer = None if quantization is None else Quantizer(quantization, form.tensors)
+    quantizer = None
+    if quantization is not None:
+        from pellucid.models.quantization import Quantizer  # some milliseconds of a start that few need
+
+        quantizer = Quantizer(quantization, form.tensors)
     _check_memory(source if quantizer is None else quantizer.planned(source), backend)
     loader = WeightLoader(
         source,

@@ -13,13 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pellucid.config import ModelConfig, Quantization, checked_rope_scaling
+from pellucid.config import ModelConfig, Quantization
 from pellucid.errors import ModelFileError
 from pellucid.formats.gguf import GGUFFile
 from pellucid.formats.gguf_split import open_gguf
 from pellucid.models.loading import pack_model, read_config, read_folder_config
 from pellucid.models.pooling_files import read_pooling
-from pellucid.models.quantization import Quantizer
 from pellucid.models.sources import TensorSource, gguf_source
 
 if TYPE_CHECKING:
@@ -86,6 +85,7 @@ class ModelFiles:
         if rope_scaling is None and rope_theta is None:
             return self
         from pellucid.models.rope_override import with_rope
+        from pellucid.rope_scaling import checked_rope_scaling
 
         scaling = None if rope_scaling is None else checked_rope_scaling(rope_scaling)
         return dataclasses.replace(self, config=with_rope(self.config, scaling, rope_theta))
@@ -94,6 +94,8 @@ class ModelFiles:
         """Bytes of the weights once they are loaded so."""
         if quantization is None:
             return self.config.weight_bytes
+        from pellucid.models.quantization import Quantizer
+
         return Quantizer(quantization, self.form.tensors).num_bytes(self.source)
 
     def load(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from pellucid.models.architectures.base import ExpertNames, Int32Array, LatentNa
 from pellucid.models.architectures.common import half_split_rows
 from pellucid.models.fp8 import FP8 as _FP8
 from pellucid.models.fp8 import scaled_fp8
-from pellucid.models.quantization import Quantizer
 from pellucid.models.sources import StoredTensor, TensorSource, array_tensor
 from pellucid.models.weights import (
     AttentionWeights,
@@ -29,6 +29,9 @@ from pellucid.models.weights import (
     MLPWeights,
     Norm,
 )
+
+if TYPE_CHECKING:
+    from pellucid.models.quantization import Quantizer
 
 _WEIGHT, _BIAS = ".weight", ".bias"
 _CODES, _SCALES = "_blocks", "_scales"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib import resources
 from typing import Any
 
 SCHEMA = "pellucid-trace/1"
@@ -44,6 +43,8 @@ WATERFALL_TOKENS = 10
 @cache
 def load_schema() -> dict[str, Any]:
     """The JSON Schema of one event (draft 2020-12), which describes every field."""
+    from importlib import resources  # milliseconds, for readers of files alone
+
     text = resources.files("pellucid.trace").joinpath("schema.json").read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema
