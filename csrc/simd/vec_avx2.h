@@ -203,32 +203,7 @@ inline void istore_narrow(int16_t* p, I16 a) {
   const __m256i packed = _mm256_packs_epi32(a.a, a.b);  // 0–3, 8–11, 4–7, 12–15
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
-// Lane i: v[i] reduced.
-inline I16 ireduce_add_each(const I16 (&v)[16]) {
-  int32_t r[16];
-  for (int k = 0; k < 16; ++k) r[k] = ireduce_add(v[k]);
-  return iload(r);
-}
-inline I16 ireduce_max_each(const I16 (&v)[16]) {
-  int32_t r[16];
-  for (int k = 0; k < 16; ++k) r[k] = ireduce_max(v[k]);
-  return iload(r);
-}
-// a0 b0 a1 b1 …
-inline void izip(I16 a, I16 b, I16& low, I16& high) {
-  int32_t x[16], y[16], r[32];
-  istore(x, a);
-  istore(y, b);
-  for (int k = 0; k < 16; ++k) r[2 * k] = x[k], r[2 * k + 1] = y[k];
-  low = iload(r);
-  high = iload(r + 16);
-}
-// The low halves of the lanes into every other number from p on; what lies between is not touched.
-inline void istore_every_other(int16_t* p, I16 a) {
-  int16_t narrow[16];
-  istore_narrow(narrow, a);
-  for (int k = 0; k < 16; ++k) p[2 * k] = narrow[k];
-}
+#include "by_lane.inl"
 inline I16 iload_bytes(const void* p) {
   const __m128i* q = static_cast<const __m128i*>(p);
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128(q)), _mm256_cvtepi8_epi16(_mm_loadu_si128(q + 1))};

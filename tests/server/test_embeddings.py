@@ -16,7 +16,7 @@ import openai
 import pytest
 from http_server import RunningServer, mock_engine, mock_model, wait_for
 from parity.families import BY_NAME, write_folder
-from test_async_llm import FOREVER, solo, total
+from test_async_llm import FOREVER, solo, total, with_llm
 from tiny_model import write_tiny_model
 
 from pellucid.config import EngineArgs
@@ -37,21 +37,6 @@ from pellucid.sampling_params import SamplingParams
 
 TEXTS = ["The cat sits outside", "abc", "Une élève naïve", "x" * 300]
 PLAIN = PoolingParams(normalize=False)
-
-
-def with_llm(test: Any, *, max_queue: int = 64, **options: Any) -> LLMEngine:
-    """Run `test(llm)` in an event loop, and close."""
-    engine = mock_engine(**options)
-
-    async def body() -> None:
-        llm = AsyncLLM(engine, max_queue=max_queue)
-        try:
-            await asyncio.wait_for(test(llm), 20)
-        finally:
-            await llm.close()
-
-    asyncio.run(body())
-    return engine
 
 
 def hashes(texts: list[str]) -> np.ndarray:

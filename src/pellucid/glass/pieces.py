@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Hashable, Sequence
 
 _NAMES = {"\n": "↵", "\r": "␍", "\t": "⇥"}
 
@@ -39,3 +40,13 @@ def _shown(character: str, spaces: bool) -> str:
         return character
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def common_prefix(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+    """How many tokens, bytes or characters two texts have in common before they part."""
+    same = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        same += 1
+    return same

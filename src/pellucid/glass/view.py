@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from pellucid.errors import InvalidParameterError, TraceFileError
+from pellucid.errors import TraceFileError
 from pellucid.glass.pieces import decoded, piece_text
 from pellucid.trace.events import Event
 
@@ -108,20 +108,6 @@ def answers_of(events: Iterable[Event]) -> list[TraceView]:
             _fill(view, concerned, steps.get(name, []), index)
             views.append(view)
     return views
-
-
-def chosen_answer(events: Iterable[Event], request: str | None = None, index: int | None = None) -> TraceView:
-    """The answer of that request, or the only one. Raises `InvalidParameterError` where it is not clear which."""
-    views = answers_of(events)
-    if request is not None:
-        views = [view for view in views if view.name == request]
-    if not views:
-        raise InvalidParameterError("request", f"the trace has no request {request!r}")
-    if index is None:
-        return views[0]
-    if not 0 <= index < len(views):
-        raise InvalidParameterError("index", f"index is {index}, but the trace has {len(views)} answers")
-    return views[index]
 
 
 def _note(around: TraceView, event: Event) -> None:

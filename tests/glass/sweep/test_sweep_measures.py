@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pellucid.glass.sweep.measures import common_prefix, distinct_n, longest_repeat, mean, repetition
+from pellucid.glass.pieces import common_prefix
+from pellucid.glass.sweep.measures import distinct_n, longest_repeat, mean, repetition
 
 TEXTS = st.lists(st.integers(0, 3), max_size=24)
 

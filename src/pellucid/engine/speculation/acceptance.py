@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from pellucid.engine.speculation.drafts import num_right
 
 MATCH_LENGTHS = (1, 2, 3, 4, 6, 9, 16)
 """Matches are told apart by their length: 1, 2, 3, 4–5, 6–8, 9–15, 16 and more."""
@@ -32,6 +34,18 @@ class Acceptance:
         """A guess of this class was right, or not."""
         self._right[kind] = self._right[kind] * MEMORY + is_right
         self._total[kind] = self._total[kind] * MEMORY + 1.0
+
+    def observe_draft(
+        self, draft: Sequence[int], drawn: Sequence[int], kind_of: Callable[[int], int] = lambda place: 0
+    ) -> int:
+        """What was drawn in place of a draft: its guesses up to the first wrong one; gives back how many were right.
+
+        kind_of: the class of the guess at a place.
+        """
+        right = num_right(draft, drawn)
+        for place in range(min(right + 1, len(draft), len(drawn))):
+            self.observe(kind_of(place), is_right=place < right)
+        return right
 
 
 def match_kind(length: int) -> int:

@@ -15,7 +15,7 @@ from pellucid.engine.model_runner import Model
 from pellucid.engine.scheduler import ScheduledRequest
 from pellucid.engine.speculation.acceptance import Acceptance
 from pellucid.engine.speculation.costs import StepCosts
-from pellucid.engine.speculation.drafts import Draft, num_right
+from pellucid.engine.speculation.drafts import Draft
 from pellucid.errors import PellucidError
 from pellucid.forward_batch import Float32Array, SequencePart, batch_of
 from pellucid.kv_cache.storage import KVCacheStorage
@@ -127,9 +127,7 @@ class DraftModelProposer:
             return
         if not draft.token_ids:
             return
-        right = num_right(draft.token_ids, drawn)
-        for place in range(min(right + 1, len(drawn), len(draft.token_ids))):
-            sequence.acceptance.observe(0, is_right=place < right)
+        right = sequence.acceptance.observe_draft(draft.token_ids, drawn)
         if sequence.num_computed is not None:
             known = request.num_tokens - len(drawn)
             sequence.num_computed = known + min(right, len(draft.token_ids) - 1)

@@ -34,12 +34,8 @@ class ForcedProposer:
 
     def learn(self, request: Request, draft: Draft, drawn: Sequence[int]) -> None:
         answer = self._answers.get(request.key)
-        if answer is None:
-            return
-        for guess, token_id in zip(draft.token_ids, drawn, strict=False):
-            answer.acceptance.observe(0, is_right=guess == token_id)
-            if guess != token_id:
-                break
+        if answer is not None:
+            answer.acceptance.observe_draft(draft.token_ids, drawn)
 
     def table_changed(self, key: int) -> None:
         """Nothing here lies in blocks."""

@@ -137,12 +137,8 @@ class NgramProposer:
     def learn(self, request: Request, draft: Draft, drawn: Sequence[int]) -> None:
         """Every guess up to the first wrong one was right or wrong for a match as long as it had become by then."""
         text = self._texts.get(request.key)
-        if text is None or not draft.token_ids:
-            return
-        for place, (guess, token_id) in enumerate(zip(draft.token_ids, drawn, strict=False)):
-            text[1].observe(match_kind(draft.kind + place), is_right=guess == token_id)
-            if guess != token_id:
-                break
+        if text is not None:
+            text[1].observe_draft(draft.token_ids, drawn, lambda place: match_kind(draft.kind + place))
 
     def table_changed(self, key: int) -> None:
         """Nothing here lies in blocks."""

@@ -112,11 +112,6 @@ class ModelExam:
             return error
 
     @property
-    def load_error(self) -> PellucidError | None:
-        """Why the weights cannot be loaded."""
-        return self._loaded if isinstance(self._loaded, PellucidError) else None
-
-    @property
     def llm(self) -> LLM:
         """Raises `NotApplicableError` where the weights cannot be loaded."""
         if isinstance(self._loaded, PellucidError):

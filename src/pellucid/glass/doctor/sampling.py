@@ -10,6 +10,7 @@ from pellucid.glass.doctor.finding import Finding, NotApplicableError, Verdict
 from pellucid.glass.doctor.trace_exam import TraceExam, count, is_greedy, over, param
 from pellucid.glass.pieces import decoded
 from pellucid.glass.view import TraceView
+from pellucid.sampling.stages import STAGES
 from pellucid.trace.events import SAMPLING, Event
 from pellucid.trace.jsonl import number
 
@@ -39,17 +40,7 @@ WHITESPACE_RUN = 8
 """Tokens of white space alone, one after the other."""
 NEAR_TIE = 0.05
 """Gap of the first two logits below which engines that round otherwise may choose otherwise."""
-MOVING = (
-    "logit_bias",
-    "allowed_token_ids",
-    "banned_token_ids",
-    "min_tokens",
-    "logits_processors",
-    "structured_outputs",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-)
+MOVING = tuple(stage.name for stage in STAGES if stage.moves_logits)
 """Stages that change which token is likely, in the order in which they run."""
 
 

@@ -12,7 +12,7 @@ from pellucid.glass.doctor.finding import Finding, NotApplicableError, Verdict, 
 from pellucid.glass.doctor.model_exam import ModelExam
 from pellucid.glass.doctor.texts import ROUND_TRIP
 from pellucid.glass.doctor.trace_exam import TraceExam, count, param
-from pellucid.glass.pieces import decoded, piece_text
+from pellucid.glass.pieces import common_prefix, decoded, piece_text
 from pellucid.glass.view import TraceView
 
 UNIFORM_SHARE = 0.75
@@ -65,9 +65,7 @@ def _spelling(view: TraceView) -> Iterator[Finding]:
     if _folded(text) == _folded(spelled.decode("utf-8", "replace")):
         return
     wanted = text.encode("utf-8", "surrogatepass")
-    place = next(
-        (i for i, (a, b) in enumerate(zip(wanted, spelled, strict=False)) if a != b), min(len(wanted), len(spelled))
-    )
+    place = common_prefix(wanted, spelled)
     shown = [piece_text(data[place : place + _SHOWN_BYTES], spaces=False) for data in (wanted, spelled)]
     yield Finding(
         "warning",
@@ -186,7 +184,7 @@ def _round_trip(exam: ModelExam) -> Iterator[Finding]:
             back, error = "", str(refused)
         if error is None and (_folded(text) == _folded(back) or tokenizer.unk_id in tokenizer.encode(text)):
             continue
-        place = next((i for i, (a, b) in enumerate(zip(text, back, strict=False)) if a != b), min(len(text), len(back)))
+        place = common_prefix(text, back)
         shown = [piece_text(one[place : place + _SHOWN_BYTES].encode(), spaces=False) for one in (text, back)]
         said = error or f"from character {place} on {shown[0]!r} came back as {shown[1]!r}"
         yield Finding(

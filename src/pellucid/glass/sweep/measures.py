@@ -42,16 +42,6 @@ def longest_repeat(text: Sequence[Hashable]) -> int:
     return low
 
 
-def common_prefix(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
-    """How many tokens two texts have in common before they part."""
-    same = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        same += 1
-    return same
-
-
 def mean(values: Iterable[float | None]) -> float | None:
     """Of those that are there; None where none is."""
     known = [value for value in values if value is not None]

@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pellucid.glass.explain.drawing import ACCENT, SOFT, heading, plain, plural
-from pellucid.glass.pieces import plain_text
+from pellucid.glass.pieces import common_prefix, plain_text
 from pellucid.glass.sweep.grid import Setting, number_text
-from pellucid.glass.sweep.measures import common_prefix
 from pellucid.glass.sweep.results import Cell, Sweep
 
 TITLES = {

@@ -22,7 +22,7 @@ class Panel extends HTMLElement {
     const title = t("panel." + this.dataset.name);
     this.drawnAt = performance.now();
     put(this, [
-      h("h2", { id: `h-${this.dataset.name}` }, h("span", { class: "num", "aria-hidden": "true" }, this.dataset.number), title),
+      h("h2", {}, h("span", { class: "num", "aria-hidden": "true" }, this.dataset.number), title),
       h("p", { class: "lead" }, t("lead." + this.dataset.name)),
       ...[content].flat(3).filter((item) => item !== null && item !== undefined && item !== false)]);
     if (matchMedia("(max-width: 860px)").matches) for (const svg of this.querySelectorAll("svg.wide, svg.dials")) widen(svg);
