@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from dataclasses import fields
@@ -18,6 +19,13 @@ from pellucid.sampling_params import SamplingParams
 from pellucid.server.fields import CHAT, COMPLETIONS
 
 CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
+POSTS: dict[str, Any] = {
+    COMPLETIONS_PATH: {"prompt": "a"},
+    CHAT_PATH: {"messages": [{"role": "user", "content": "hello"}]},
+    "/v1/responses": {"input": "hello"},
+    "/v1/embeddings": {"input": "hello"},
+    "/v1/prefill": {"prompt": "a" * 40},
+}
 HELLO = [{"role": "user", "content": "hello"}]
 
 
@@ -245,6 +253,22 @@ def test_a_full_queue_is_429_with_retry_after() -> None:
                 stream.close()
         patient = openai.OpenAI(base_url=server.base_url, api_key="x", max_retries=3)
         assert patient.completions.create(model="mock", prompt="a").choices
+
+
+def test_every_503_says_when_to_try_again() -> None:
+    with RunningServer(mock_engine()) as server:
+        asyncio.run(server.models.close())
+        asked = {path: server.post(path, body) for path, body in POSTS.items()}
+        asked |= {path: server.get(path) for path in ("/ready", "/health")}
+        assert {path: (answer.status_code, answer.headers.get("Retry-After")) for path, answer in asked.items()} == (
+            dict.fromkeys(asked, (503, "5"))
+        )
+    with RunningServer(mock_engine()) as server:
+        model = server.models.models[0]
+        model.llm = None  # its loading raises, as it has none
+        model.load = lambda: (_ for _ in ()).throw(MemoryError())
+        refusal = server.post(COMPLETIONS_PATH, {"prompt": "a"})
+        assert (error_of(refusal, 503)["code"], refusal.headers["Retry-After"]) == ("model_load_failed", "5")
 
 
 def test_cors_is_off_unless_asked_for(server: RunningServer) -> None:

@@ -16,11 +16,8 @@ from pellucid.errors import (
 
 MAX_MESSAGE_CHARS = 1000
 """Messages show the value at fault, which a client may have made as large as its body."""
-RETRY_SECONDS = 1
-"""What a client is told to wait when the queue is full."""
-
-DRAINING_SECONDS = 5
-"""The same while the server drains: by then another instance, or the next one, can answer."""
+RETRY_SECONDS = {429: 1, 503: 5}
+"""What a client is told to wait: a full queue has moved on by then; another instance, or the next one, can answer."""
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -39,7 +36,7 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
-        self.headers = dict(headers or {})
+        self.headers = {**retry_header(status), **(headers or {})}
         if len(message) > MAX_MESSAGE_CHARS:
             message = message[: MAX_MESSAGE_CHARS - 1] + "…"
         self.message = message
@@ -51,6 +48,11 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
+def retry_header(status: int) -> dict[str, str]:
+    """`Retry-After` for a status after which trying again can succeed."""
+    return {"Retry-After": str(RETRY_SECONDS[status])} if status in RETRY_SECONDS else {}
+
+
 def api_error(error: PellucidError, names: Mapping[str, str] | None = None) -> ApiError:
     """The refusal that an error of the engine becomes.
 
@@ -58,10 +60,8 @@ def api_error(error: PellucidError, names: Mapping[str, str] | None = None) -> A
     """
     message, code = str(error), error.code
     if isinstance(error, QueueFullError):
-        return ApiError(429, message, code=code, headers={"Retry-After": str(RETRY_SECONDS)})
-    if isinstance(error, ShuttingDownError):
-        return ApiError(503, message, code=code, headers={"Retry-After": str(DRAINING_SECONDS)})
-    if isinstance(error, EngineDeadError):
+        return ApiError(429, message, code=code)
+    if isinstance(error, ShuttingDownError | EngineDeadError):
         return ApiError(503, message, code=code)
     if isinstance(error, InvalidParameterError):
         param = error.field

@@ -15,7 +15,7 @@ from pellucid.engine.streams import DeltaStream
 from pellucid.errors import PellucidError
 from pellucid.outputs import RequestOutput
 from pellucid.server.answers import Answers, Json
-from pellucid.server.api_errors import DRAINING_SECONDS, ApiError, api_error
+from pellucid.server.api_errors import ApiError, api_error
 from pellucid.server.wire import JsonResponse
 
 NO_CACHE = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
@@ -62,9 +62,7 @@ def failure(output: RequestOutput) -> ApiError | None:
         if completion.finish_reason == "error":
             return ApiError(500, completion.error or "the request failed", code="request_failed")
         if completion.finish_reason == "abort":
-            headers = {"Retry-After": str(DRAINING_SECONDS)}
-            message = "the server is shutting down and ended this request"
-            return ApiError(503, message, code="shutting_down", headers=headers)
+            return ApiError(503, "the server is shutting down and ended this request", code="shutting_down")
     return None
 
 

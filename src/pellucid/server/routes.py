@@ -16,7 +16,7 @@ from pellucid.engine.overflow import FittedPrompt
 from pellucid.errors import PellucidError
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.answers import Answers
-from pellucid.server.api_errors import api_error
+from pellucid.server.api_errors import api_error, retry_header
 from pellucid.server.chat_answers import ChatAnswers
 from pellucid.server.chat_format import ChatFormat, chat_format
 from pellucid.server.checks import boolean, check_names, refused
@@ -331,4 +331,6 @@ _TOKENIZE_FLAGS = {"add_special_tokens": True, "parse_special": False, "return_t
 
 
 def _state(is_good: bool) -> Response:
-    return JsonResponse({"status": "ok" if is_good else "unavailable"}, 200 if is_good else 503)
+    if is_good:
+        return JsonResponse({"status": "ok"})
+    return JsonResponse({"status": "unavailable"}, 503, retry_header(503))
