@@ -18,6 +18,7 @@ from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.turns import Turns
 from pellucid.errors import InvalidParameterError, ModelFileError
 from pellucid.server import models as models_module
+from pellucid.server.api_errors import ApiError
 from pellucid.server.models import Model, ModelPool
 
 COMPLETIONS = "/v1/completions"
@@ -200,6 +201,33 @@ def test_many_who_ask_at_once_load_it_once_and_a_client_that_leaves_holds_nothin
         assert len({answer.choices[0].text for answer in rest}) == 1
         assert zoo.loads == ["b"]
         wait_for(lambda: not any(model.num_users for model in zoo.pool.models))
+
+
+def test_who_leaves_while_a_model_is_loaded_does_not_lose_it() -> None:
+    """A load cannot be broken off: begun again for each who comes, models would fill the memory."""
+    zoo = Zoo(None, load_seconds=0.2)
+
+    async def come_and_go() -> None:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02), zoo.pool.using("b"):
+                    pass
+        async with zoo.pool.using("b") as used:
+            assert used.name == "b"
+        zoo.failures["c"] = ModelFileError("broken")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02), zoo.pool.using("c"):
+                pass
+        with pytest.raises(ApiError, match="broken"):
+            async with zoo.pool.using("c"):
+                pass
+        await zoo.pool.close()
+
+    before = engine_threads()
+    asyncio.run(come_and_go())
+    assert zoo.loads == ["b", "c"]
+    assert all(model.num_users == 0 and model.loading is None for model in zoo.pool.models)
+    assert engine_threads() == before
 
 
 def test_closing_while_a_model_is_loaded() -> None:

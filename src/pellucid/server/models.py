@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from pellucid.engine.async_llm import AsyncLLM
@@ -43,6 +44,8 @@ class Model:
     """None while it is not loaded."""
     nbytes: int = 0
     """What it takes while it is loaded: packed weights and KV cache."""
+    loading: asyncio.Task[AsyncLLM] | None = None
+    """While it is loaded."""
     num_users: int = 0
     """Requests that hold it."""
     last_used: float = 0.0
@@ -160,8 +163,16 @@ class ModelPool:
             self._fell_idle.set()
 
     async def _loaded(self, model: Model) -> AsyncLLM:
+        """Loading goes on when who asked for it leaves: it cannot be broken off, and the next one finds the model."""
         if model.llm is not None:
             return model.llm
+        if model.loading is None:
+            model.loading = asyncio.create_task(self._load_alone(model))
+            model.loading.add_done_callback(partial(_loading_ended, model))
+        return await asyncio.shield(model.loading)
+
+    async def _load_alone(self, model: Model) -> AsyncLLM:
+        """One model at a time. Raises `ApiError` 503."""
         async with self._loading:
             try:
                 return await self._load(model)
@@ -246,6 +257,12 @@ def end(scope: MutableMapping[str, Any]) -> None:
     """Call what was left for the end of a request, once."""
     for release in scope.pop(ON_END, ()):
         release()
+
+
+def _loading_ended(model: Model, task: asyncio.Task[AsyncLLM]) -> None:
+    model.loading = None
+    if not task.cancelled():
+        task.exception()  # whoever waits has it; with nobody left it is no error of the loop's
 
 
 def _give_back_memory() -> None:
