@@ -35,7 +35,7 @@ class WeightPart:
     row_order: npt.NDArray[np.int32] | None = None
     """[rows] row_order[i] is the file's row that becomes row i; None: as they lie."""
     mapped: bool = False
-    """`data` is a view of a mapped file, whose pages a backend may drop as it packs them."""
+    """`data` is of a mapped file, or of memory that is read once: a backend may drop its pages as it packs them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ The rule, for `pellucid quantize` and for `--quantization` alike:
 from __future__ import annotations
 
 import math
+import mmap
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -70,10 +71,10 @@ class Quantizer:
         kind = self.type_of(name, tensor)
         if kind is tensor.type:
             return tensor
-        data = np.empty(kind.nbytes(tensor.shape), dtype=np.uint8)
+        data = _pages(kind.nbytes(tensor.shape))
         for start, blocks in quantized_chunks(tensor, kind):
             data[start : start + len(blocks)] = blocks
-        return replace(tensor, type=kind, data=data, mapped=False)
+        return replace(tensor, type=kind, data=data, mapped=True)
 
     def planned(self, source: TensorSource) -> TensorSource:
         """The tensors with the types they will have, for sums of bytes; their data is still the file's."""
@@ -116,8 +117,15 @@ def quantized_chunks(tensor: StoredTensor, kind: BlockType) -> Iterator[tuple[in
     with ThreadPoolExecutor(_threads()) as pool:
         for group in range(0, len(starts), _threads()):
             some = starts[group : group + _threads()]
-            for start, blocks in zip(some, pool.map(chunk, some), strict=True):
+            made = list(pool.map(chunk, some))
+            tensor.release()
+            for start, blocks in zip(some, made, strict=True):
                 yield start * out_bytes, blocks
+
+
+def _pages(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Memory whose pages go back to the system one by one as a backend packs them, unlike an array's."""
+    return np.frombuffer(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8)
 
 
 def _threads() -> int:

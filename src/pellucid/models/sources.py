@@ -32,7 +32,7 @@ class StoredTensor:
     data: npt.NDArray[np.uint8] = field(repr=False)
     """Blocks of `type`, row after row."""
     mapped: bool
-    """`data` is a view of a mapped file, whose pages may be dropped."""
+    """`data` is of a mapped file, or of memory that is read once: its pages may be dropped after that."""
     release: Callable[[], None] = field(repr=False, default=lambda: None)
 
     def part(self, index: int) -> StoredTensor:
