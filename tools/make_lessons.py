@@ -34,7 +34,8 @@ class Recorder:
     """Runs requests one after the other on an engine, each under a name of its own."""
 
     def __init__(self, **engine_args: Any) -> None:
-        self.llm = LLM(MODEL, seed=0, **engine_args)
+        # no step is cut by time, none has guesses: a run is the same steps on any machine
+        self.llm = LLM(MODEL, seed=0, max_step_ms=60_000, speculative_method="off", **engine_args)
         self.events: list[Event] = []
         self._names: dict[str, str] = {}
         self._reader = self.llm.trace_reader(from_start=False)
@@ -164,17 +165,17 @@ def slim(event: Event) -> Event:
 
 GUIDE = (
     "You are the guide of a lighthouse museum. Answer in one short sentence. The lighthouse was built in 1871 of grey "
-    "stone and is forty metres high. Its lamp once burned rape oil, then paraffin, and since 1934 it has been electric. "
+    "stone and is forty metres high. Its lamp once burned rape oil, then paraffin, and since 1934 it is electric. "
     "The keeper climbed two hundred and four steps every evening, trimmed the wicks at midnight, and wrote the weather "
-    "into a book that is now shown on the second floor. The museum is open from nine to five, on Sundays from noon."
+    "into a book that is now shown on the second floor. The museum is open from nine to five, on Sundays from noon. "
+    "Children under six pay nothing."
 )
 CHUNK = 64
 
 
 def record_cache() -> list[Event]:
-    """Prefill, decode and the KV cache: a long prompt cold, another question behind the same text, the same uncached."""
-    record = Recorder(max_num_batched_tokens=CHUNK, max_step_ms=60_000, speculative_method="off")
-    record.llm.generate("Warm up.", SamplingParams(max_tokens=8))  # untraced: the first forward pass is slower
+    """Prefill, decode and the KV cache: a long prompt, another question behind the same text, the same uncached."""
+    record = Recorder(max_num_batched_tokens=CHUNK, XX.llm.generate("Warm up.", SamplingParams(max_tokens=8))  # untraced: the first forward pass is slower
     record.run("cold", guide("How high is the lighthouse?"), max_tokens=24, temperature=0.0)
     record.run("warm", guide("When was it built?"), max_tokens=24, temperature=0.0)
     record.run("alone", guide("When was it built?"), max_tokens=24, temperature=0.0, cache_salt="another tenant")
@@ -190,13 +191,15 @@ CAPITAL = "What is the capital of France?"
 
 def record_stopping() -> list[Event]:
     """Why it stopped: one run for each reason."""
-    record = Recorder(max_model_len=64, speculative_method="off")
+    record = Recorder(max_model_len=64)
     greedy: dict[str, Any] = {"temperature": 0.0}
     record.run("end", user(CAPITAL), **greedy)
     record.run("cut", user(CAPITAL), max_tokens=4, **greedy)
     record.run("string", user(CAPITAL), stop=("Paris",), **greedy)
     record.run("held", user(CAPITAL), stop=("Paris, ",), **greedy)
-    record.run("choice", user("Is Paris in France? Answer yes or no."), structured_outputs=choice("yes", "no"), **greedy)
+    record.run(
+        "choice", user("Is Paris in France? Answer yes or no."), structured_outputs=choice("yes", "no"), **greedy
+    )
     record.run("window", "One, two, three, four,", ignore_eos=True, **greedy)
     record.leave("left", "One, two, three, four,", after=5, **greedy)
     return with_pieces(record)
@@ -212,7 +215,13 @@ RECORDERS: dict[str, Callable[[], list[Event]]] = {
 
 
 def with_pieces(record: Recorder) -> list[Event]:
-    ids = [one[0] for event in record.events if event["type"] == "sample" for stage in event["stages"] for one in stage["top"]]
+    ids = [
+        one[0]
+        for event in record.events
+        if event["type"] == "sample"
+        for stage in event["stages"]
+        for one in stage["top"]
+    ]
     ids += [event["stop_id"] for event in record.events if event["type"] == "finish" and event["stop_id"] is not None]
     record.pieces(ids)
     return record.events
@@ -220,7 +229,9 @@ def with_pieces(record: Recorder) -> list[Event]:
 
 def page(name: str) -> str:
     """The page of a lesson, from its trace and its script. The same sources give the same bytes."""
-    own = {part: (SOURCES / part).read_text(encoding="utf-8") for part in ("lesson_texts.js", "pictures.js", "player.js")}
+    own = {
+        part: (SOURCES / part).read_text(encoding="utf-8") for part in ("lesson_texts.js", "pictures.js", "player.js")
+    }
     parts = [own["lesson_texts.js"], read("core.js"), read("trace.js"), own["pictures.js"]]
     parts += [(SOURCES / f"{name}.js").read_text(encoding="utf-8"), own["player.js"]]
     scripts = '"use strict";\n(() => {\n' + "\n".join(parts) + "\n})();\n"
@@ -250,7 +261,9 @@ def is_fresh(name: str) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("lessons", nargs="*", metavar="NAME", help=f"which of {', '.join(RECORDERS)}; all if none is named")
+    parser.add_argument(
+        "lessons", nargs="*", metavar="NAME", help=f"which of {', '.join(RECORDERS)}; all if none is named"
+    )
     parser.add_argument("--record", action="store_true", help="run the engine first")
     parser.add_argument("--check", action="store_true", help="say which pages are out of date and write nothing")
     args = parser.parse_args(arguments)

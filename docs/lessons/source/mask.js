@@ -14,7 +14,7 @@ const LESSON = {
     const next = trace.stepsOf("sentence")[1].seqs[0];
     return {
       sentence: one.request.rendered, tokens: one.prompt.length, layers: one.maxLayer + 1, changedLast: changedLast.length, changedFirst: changedFirst.length, lastPosition: changedLast[0], lastWord: one.name(one.prompt.length - 1), otherWord: last.name(last.prompt.length - 1),
-      it, layer: event.layer, head: head.head, best: one.name(best), weight: percent(Math.max(...head.w)), nextRows: next.n_tok, nextFrom: next.tok0, firstWord: one.name(0), otherFirst: first.name(0), itRow: head.idx.length,
+      it, layer: event.layer, head: head.head, best: one.name(best), weight: percent(Math.max(...head.w)), nextRows: next.n_tok, nextFrom: next.tok0, firstWord: one.name(0), otherFirst: first.name(0), itRow: head.idx.length, heads: trace.header.model.n_heads,
       rms: show(one.layer(one.prompt.length - 1, one.maxLayer).resid_rms), otherRms: show(last.layer(last.prompt.length - 1, last.maxLayer).resid_rms),
     };
   },
@@ -42,8 +42,23 @@ const LESSON = {
         "后面的每个词元都会回看它，而且看得很多。所以系统提示词里的一个词就能改变回答；也因此，从第一个不同的词元起，已缓存的计算全部作废。"],
     },
     {
+      title: ["Who is “it”?", "“it”是谁？"],
+      text: ["Each layer has {heads} heads, and in each of them a token spreads a weight of 1 over the tokens that it may look at. In head {head} of layer {layer}, `·it` had {itRow} to look at, itself included.", "每层有 {heads} 个头，在每个头里，一个词元把总和为 1 的权重分给它可以看的词元。在第 {layer} 层第 {head} 个头里，`·it` 可以看 {itRow} 个词元，包括自己。"],
+      ask: ["At whom does `·it` look most?", "`·it` 最看重谁？"],
+      choices: () => [["The", ["`The`, the first token", "第一个词元 `The`"]], ["·cat", ["`·cat`", "`·cat`"]], ["·mat", ["`·mat`, the nearer noun", "更近的名词 `·mat`"]], ["·because", ["`·because`, its neighbour", "相邻的 `·because`"]]],
+      answer: (facts) => facts.best,
+      after: (trace, facts) => {
+        const one = run(trace, "sentence");
+        const { idx, w } = one.layer(facts.it, facts.layer).attn[0];
+        const ranked = idx.map((key, k) => [one.name(key), number(w[k])]).sort((a, b) => b[1] - a[1]);
+        return shares(inLanguage(["Where ·it looked", "·it 看向何处"]), ranked, t("looks"));
+      },
+      why: ["{weight} of its weight is on `{best}`. Nobody built a pronoun finder: this head became one by learning to guess the next word. One head of {layers} layers does this here; others look at the neighbour, at the first token, at commas. A single head is a hint, not an explanation.",
+        "{weight} 的权重落在 `{best}`。没有人设计“代词查找器”：这个头是在学习猜下一个词的过程中变成这样的。{layers} 层里有许多头，有的看邻居，有的看第一个词元，有的看逗号。单独一个头只是线索，不是解释。"],
+    },
+    {
       title: ["The triangle", "三角形"],
-      text: ["In each head the weights with which a token looks at others add up to 1. These are the ones of head {head} in layer {layer}.", "在每个头里，一个词元看其他词元的权重之和为 1。下面将看到第 {layer} 层第 {head} 个头的权重。"],
+      text: ["Now the weights of all tokens in the same head: a row for each token that looks, a column for each that is looked at.", "现在看同一个头里所有词元的权重：每行是看的词元，每列是被看的词元。"],
       ask: ["Whom may the first token look at?", "第一个词元可以看谁？"],
       choices: () => [["nobody", ["nobody", "谁也不能看"]], ["itself", ["itself alone", "只能看自己"]], ["all", ["the whole sentence", "整个句子"]]],
       answer: () => "itself",
@@ -59,21 +74,6 @@ const LESSON = {
       },
       why: ["The hatched half is the mask: those scores are never computed, here as in any engine that writes from left to right. The first row has one cell, so its weight is 1 whatever it holds. Many heads use the first token as a place to look when they have nothing to say.",
         "阴影的一半就是掩码：这些分数从不计算，任何从左到右书写的引擎都如此。第一行只有一格，无论内容如何权重都是 1。许多头在“无话可说”时就看第一个词元。"],
-    },
-    {
-      title: ["Who is it?", "“it”是谁？"],
-      text: ["Stay with head {head} of layer {layer} and look at the row of `·it`. Eight tokens were there for it to look at.", "仍看第 {layer} 层第 {head} 个头，这次看 `·it` 那一行。可供它看的有八个词元。"],
-      ask: ["At whom does `·it` look most?", "`·it` 最看重谁？"],
-      choices: () => [["The", ["`The`, the first token", "第一个词元 `The`"]], ["·cat", ["`·cat`", "`·cat`"]], ["·mat", ["`·mat`, the nearer noun", "更近的名词 `·mat`"]], ["·because", ["`·because`, its neighbour", "相邻的 `·because`"]]],
-      answer: (facts) => facts.best,
-      after: (trace, facts) => {
-        const one = run(trace, "sentence");
-        const { idx, w } = one.layer(facts.it, facts.layer).attn[0];
-        const ranked = idx.map((key, k) => [one.name(key), number(w[k])]).sort((a, b) => b[1] - a[1]);
-        return shares(inLanguage(["Where ·it looked", "·it 看向何处"]), ranked, t("looks"));
-      },
-      why: ["{weight} of its weight is on `{best}`. Nobody built a pronoun finder: this head became one by learning to guess the next word. One head of {layers} layers does this here; others look at the neighbour, at the first token, at commas. A single head is a hint, not an explanation.",
-        "{weight} 的权重落在 `{best}`。没有人设计“代词查找器”：这个头是在学习猜下一个词的过程中变成这样的。{layers} 层里有许多头，有的看邻居，有的看第一个词元，有的看逗号。单独一个头只是线索，不是解释。"],
     },
     {
       title: ["The next word", "下一个词"],

@@ -26,12 +26,12 @@ function shares(caption, rows, head = t("token")) {
   return table(caption, [head, t("probability"), t("picture")], rows.map(([name, share, mark]) => ({ attributes: mark ? { class: "current" } : {}, cells: [h("bdi", { class: "mono" }, name, mark ? ` ◀ ${mark}` : ""), { is: percent(share), class: "n" }, bar(share)] })), { class: "bars" });
 }
 
-/** The most probable tokens of a stage, with the one that was drawn. */
-function stageShares(trace, sequence, stage, caption, most = 6) {
-  const drawn = sequence.samples[0].id;
+/** The most probable tokens of a stage, with the one that was drawn if it may be told yet. */
+function stageShares(trace, sequence, stage, caption, most = 6, isMarked = true) {
+  const drawn = isMarked ? sequence.samples[0].id : null;
   const top = stage.top.slice(0, most);
   const rows = top.map(([id, , p]) => [trace.piece(id), number(p), id === drawn ? t("chosen") : ""]);
-  if (!top.some(([id]) => id === drawn)) rows.push([trace.piece(drawn), number(stage.chosen.p), t("chosen")]);
+  if (isMarked && !top.some(([id]) => id === drawn)) rows.push([trace.piece(drawn), number(stage.chosen.p), t("chosen")]);
   const rest = 1 - rows.reduce((sum, one) => sum + one[1], 0);
   if (rest > 0.0005) rows.push([t("others"), rest]);
   return shares(caption, rows);

@@ -14,7 +14,7 @@ const LESSON = {
     const all = draws.reduce((sum, [, times]) => sum + times, 0);
     const times = draws.find(([text]) => visible(text) === trace.piece(first))[1];
     return {
-      prompt: one("plain").request.rendered, first: trace.piece(first), second: trace.piece(second), p: p("plain"), pSecond: p("plain", second), vocabulary: firstStage(one("plain")).alive, all, times, other: draws.length, once: draws.filter(([, n]) => n === 1).length, draws,
+      prompt: one("plain").request.rendered, first: trace.piece(first), second: trace.piece(second), p: p("plain"), pSecond: p("plain", second), vocabulary: firstStage(one("plain")).alive, struck: firstStage(one("plain")).alive - lastStage(one("top_k")).alive, all, times, other: draws.length, once: draws.filter(([, n]) => n === 1).length, draws,
       u: show(number(one("plain").samples[0].rng.u), 4), drawn: word("plain"), cold: p("cold"), coldDrawn: word("cold"), hot: p("hot"), hotDrawn: word("hot"), hotRank: lastStage(one("hot")).chosen.rank + 0, hotRaw: percent(number(firstStage(one("hot")).chosen.p)), hotP: percent(number(lastStage(one("hot")).chosen.p)),
       greedyDrawn: word("greedy"), kRemoved: percent(number(lastStage(one("top_k")).mass_removed)), kAlive: lastStage(one("top_k")).alive, kFirst: p("top_k"), pAlive: lastStage(one("top_p")).alive,
       sureText: one("sure").request.rendered, sureAlive: lastStage(one("sure")).alive, sureWord: word("sure"), sureP: percent(number(firstStage(one("sure")).chosen.p)), greedyU: one("greedy").samples[0].rng.u,
@@ -25,7 +25,7 @@ const LESSON = {
       title: ["A hundred answers", "一百个回答"],
       text: ["This is what the model gives the next token: `{first}` {p}, `{second}` {pSecond}, and something to each of the other tokens of its vocabulary of {vocabulary}. We ask the engine {all} times, each time with another seed, and change nothing.",
         "模型给下一个词元的概率：`{first}` 为 {p}，`{second}` 为 {pSecond}，词表 {vocabulary} 个词元中其余各得一点。我们用不同的种子问引擎 {all} 次，别的都不变。"],
-      before: (trace) => stageShares(trace, run(trace, "plain"), firstStage(run(trace, "plain")), inLanguage(["The model's probabilities", "模型的概率"])),
+      before: (trace) => stageShares(trace, run(trace, "plain"), firstStage(run(trace, "plain")), inLanguage(["The model's probabilities", "模型的概率"]), 6, false),
       ask: ["How often will the answer be `{first}`?", "回答是 `{first}` 的次数大约是？"],
       choices: () => [["all", ["always: it is the most probable", "每次都是：它最可能"]], ["half", ["about half of the times", "大约一半"]], ["tenth", ["about one time in ten", "大约十分之一"]]],
       answer: (facts) => (facts.times === facts.all ? "all" : facts.times / facts.all > 0.3 ? "half" : "tenth"),
@@ -67,7 +67,7 @@ const LESSON = {
     },
     {
       title: ["Top-k", "Top-k"],
-      text: ["`top_k = 5` keeps the five most probable tokens and strikes out the other {vocabulary} minus 5.", "`top_k = 5` 只保留概率最高的五个词元，划掉其余 {vocabulary} − 5 个。"],
+      text: ["`top_k = 5` keeps the five most probable tokens and strikes out the other {struck}.", "`top_k = 5` 只保留概率最高的五个词元，划掉其余 {struck} 个。"],
       ask: ["How much probability is thrown away?", "丢掉了多少概率？"],
       choices: (facts) => [["most", ["most of it: nearly all tokens are gone", "绝大部分：几乎所有词元都没了"]], ["some", ["about 15 %", "约 15 %"]], ["none", ["under 1 %", "不到 1 %"]]],
       answer: (facts) => (parseFloat(facts.kRemoved) > 50 ? "most" : parseFloat(facts.kRemoved) > 1 ? "some" : "none"),

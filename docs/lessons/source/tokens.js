@@ -6,7 +6,7 @@ const LESSON = {
     "模型从不看到字母。文本先变成字节，字节再合成词元，而词元只是一个编号。下面六段短文本展示由此带来的一切。"],
   facts: (trace) => {
     const count = (name) => run(trace, name).prompt.length;
-    const id = (name) => run(trace, name).prompt[0].id;
+    const id = (name) => String(run(trace, name).prompt[0].id); // a name, not a quantity
     const llama = run(trace, "llama");
     const user = run(trace, "template");
     return {
@@ -42,7 +42,7 @@ const LESSON = {
       text: ["`Hello` and `·Hello` are one token each.", "`Hello` 和 `·Hello` 各是一个词元。"],
       ask: ["What has the model to tell it that both are the same word?", "模型凭什么知道它们是同一个词？"],
       choices: () => [["near", ["their ids are neighbours", "两个编号相邻"]], ["flag", ["one id and a mark for the space", "同一个编号，外加空格标记"]], ["nothing", ["nothing: two unrelated ids", "什么都没有：两个无关的编号"]]],
-      answer: (facts) => (Math.abs(facts.helloId - facts.spacedHelloId) > 1 ? "nothing" : "near"),
+      answer: (facts) => (Math.abs(Number(facts.helloId) - Number(facts.spacedHelloId)) > 1 ? "nothing" : "near"),
       after: (trace) => h("div", { class: "pair" }, tokenRow(tokensOf(run(trace, "hello")), "Hello"), tokenRow(tokensOf(run(trace, "hello_spaced")), "·Hello")),
       why: ["#{helloId} and #{spacedHelloId} are two rows of the embedding table. That they end up close to each other is learned from text, like everything else. Upper and lower case, accents and word ends are no different.",
         "#{helloId} 和 #{spacedHelloId} 是嵌入表中的两行。它们彼此接近，和其他一切一样，是从文本中学到的。大小写、重音、词尾也都如此。"],
