@@ -175,7 +175,8 @@ CHUNK = 64
 
 def record_cache() -> list[Event]:
     """Prefill, decode and the KV cache: a long prompt, another question behind the same text, the same uncached."""
-    record = Recorder(max_num_batched_tokens=CHUNK, XX.llm.generate("Warm up.", SamplingParams(max_tokens=8))  # untraced: the first forward pass is slower
+    record = Recorder(max_num_batched_tokens=CHUNK)
+    record.llm.generate("Warm up.", SamplingParams(max_tokens=8))  # untraced: the first forward pass is slower
     record.run("cold", guide("How high is the lighthouse?"), max_tokens=24, temperature=0.0)
     record.run("warm", guide("When was it built?"), max_tokens=24, temperature=0.0)
     record.run("alone", guide("When was it built?"), max_tokens=24, temperature=0.0, cache_salt="another tenant")
