@@ -84,6 +84,13 @@ struct Codes {
   __m256i w[16];
 };
 
+// s + w · a, here and now: GCC would gather all products of a group first, on the stack, and add them up afterwards.
+inline __m256i add_products(__m256i s, __m256i w, __m256i a) {
+  s = _mm256_add_epi32(s, _mm256_madd_epi16(w, a));
+  asm("" : "+x"(s));
+  return s;
+}
+
 inline __m256i load256(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
 inline void unpack_nibbles(Codes& c, const uint8_t* p) {
@@ -148,10 +155,10 @@ inline I16 dot(const Codes& c, const uint8_t* a) {
     const __m256i a13 = broadcast4(a + 8 * j + 4);
     const __m256i w0 = c.w[2 * j];
     const __m256i w1 = c.w[2 * j + 1];
-    s0 = _mm256_add_epi32(s0, _mm256_madd_epi16(_mm256_and_si256(w0, even), a02));
-    s1 = _mm256_add_epi32(s1, _mm256_madd_epi16(_mm256_and_si256(w1, even), a02));
-    s0 = _mm256_add_epi32(s0, _mm256_madd_epi16(_mm256_srli_epi16(w0, 8), a13));
-    s1 = _mm256_add_epi32(s1, _mm256_madd_epi16(_mm256_srli_epi16(w1, 8), a13));
+    s0 = add_products(s0, _mm256_and_si256(w0, even), a02);
+    s1 = add_products(s1, _mm256_and_si256(w1, even), a02);
+    s0 = add_products(s0, _mm256_srli_epi16(w0, 8), a13);
+    s1 = add_products(s1, _mm256_srli_epi16(w1, 8), a13);
   }
   return {s0, s1};
 }
@@ -196,7 +203,7 @@ inline I16 ispread(const void* p) {
   return iset1(word);
 }
 inline I16 idot_pairs(I16 acc, I16 a, I16 b) {
-  return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(a.a, b.a)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(a.b, b.b))};
+  return {add_products(acc.a, a.a, b.a), add_products(acc.b, a.b, b.b)};
 }
 inline I16 imul_pairs(I16 a, I16 b) { return {_mm256_mullo_epi16(a.a, b.a), _mm256_mullo_epi16(a.b, b.b)}; }
 inline void istore_narrow(int16_t* p, I16 a) {
