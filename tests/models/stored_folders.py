@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 from parity.families import BY_NAME, golden_description, weights_of
 
+from pellucid.formats.block_types import MXFP4
+from pellucid.formats.dequantize import dequantize
+from pellucid.formats.repack import E4M3_VALUES, fp8_values, mxfp4_blocks
+
 Typed = dict[str, tuple[str, np.ndarray]]
 """Name → (type of safetensors, array of its bytes or numbers)."""
 
@@ -18,6 +22,40 @@ def typed_weights(name: str) -> Typed:
     """The float32 tensors of a small model."""
     model = BY_NAME[name]
     return {key: ("F32", values) for key, values in weights_of(model, golden_description(name)["shapes"]).items()}
+
+
+def coded_gpt_oss() -> tuple[Typed, Typed]:
+    """gpt-oss with experts in MXFP4 as it is published, and with the floats that the codes stand for."""
+    rng = np.random.default_rng(1)
+    packed, plain = typed_weights("gpt-oss"), typed_weights("gpt-oss")
+    for name in [n for n in packed if n.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        experts, columns, rows = plain[name][1].shape
+        codes = rng.integers(0, 256, (experts, rows, columns // 32, 16), dtype=np.uint8)
+        scales = rng.integers(121, 125, (experts, rows, columns // 32), dtype=np.uint8)
+        del packed[name]
+        packed[name + "_blocks"], packed[name + "_scales"] = ("U8", codes), ("U8", scales)
+        values = dequantize(mxfp4_blocks(codes.reshape(-1, 16), scales.reshape(-1)), MXFP4, (experts, rows, columns))
+        plain[name] = ("F32", np.ascontiguousarray(values.swapaxes(1, 2)))
+    return packed, plain
+
+
+def coded_deepseek(power_of_two: bool) -> tuple[Typed, Typed]:
+    """DeepSeek-V3 with matrices in FP8 as it is published, and with the floats that the codes stand for."""
+    rng = np.random.default_rng(2)
+    packed, plain = typed_weights("deepseek-v3"), typed_weights("deepseek-v3")
+    for name in [n for n in packed if n.endswith("_proj.weight")]:
+        rows, columns = plain[name][1].shape
+        codes = rng.integers(0, 0x50, (rows, columns), dtype=np.uint8) | (rng.integers(0, 2, (rows, columns)) << 7)
+        codes = codes.astype(np.uint8)
+        scales = rng.uniform(0.01, 0.03, (-(-rows // 128), -(-columns // 128))).astype(np.float32)
+        if power_of_two:
+            scales = np.exp2(np.round(np.log2(scales))).astype(np.float32)
+        packed[name] = ("F8_E4M3", codes)
+        packed[name + "_scale_inv"] = ("F32", scales)
+        whole = np.kron(scales, np.ones((128, 128), dtype=np.float32))[:rows, :columns]
+        np.testing.assert_array_equal(fp8_values(codes, scales), E4M3_VALUES[codes] * whole)
+        plain[name] = ("F32", E4M3_VALUES[codes] * whole)
+    return packed, plain
 
 
 def safetensors_bytes(tensors: Typed) -> bytes:

@@ -34,7 +34,7 @@ NOT_WRITTEN = {
     "qwen2-window": "no key of qwen2 says its sliding_window",
     "qwen3moe-dense-layer": "no key of qwen3moe says its experts",
     **dict.fromkeys(
-        ("opt", "opt-post-norm", "gpt1", "xglm", "gpt-oss", "deepseek-v2", "deepseek-v2-greedy", "deepseek-v3"),
+        ("opt", "opt-post-norm", "gpt1", "xglm"),
         "is not written as GGUF: the folder itself can be served",
     ),
 }

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models.stored_folders import typed_weights, write_tokenizer, write_typed
+from models.stored_folders import coded_deepseek, coded_gpt_oss, typed_weights, write_tokenizer, write_typed
 from parity.ours import load_ours, logits
 
 from pellucid import LLM, SamplingParams
 from pellucid.errors import InvalidParameterError, ModelFileError, UnsupportedModelError
 from pellucid.formats.block_types import MXFP4
 from pellucid.formats.dequantize import dequantize
-from pellucid.formats.repack import E4M3_VALUES, fp8_values, mxfp4_blocks
+from pellucid.formats.repack import E4M3_VALUES, mxfp4_blocks
 
 IDS = [5, 17, 40, 3, 77, 12, 60, 60, 9]
 
@@ -35,16 +35,7 @@ def test_blocks_of_4_bit_floats_keep_every_number() -> None:
 
 def test_gpt_oss_in_4_bit_floats(tmp_path: Path) -> None:
     """The same logits as the floats that the codes stand for."""
-    rng = np.random.default_rng(1)
-    packed, plain = typed_weights("gpt-oss"), typed_weights("gpt-oss")
-    for name in [n for n in packed if n.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
-        experts, columns, rows = plain[name][1].shape
-        codes = rng.integers(0, 256, (experts, rows, columns // 32, 16), dtype=np.uint8)
-        scales = rng.integers(121, 125, (experts, rows, columns // 32), dtype=np.uint8)
-        del packed[name]
-        packed[name + "_blocks"], packed[name + "_scales"] = ("U8", codes), ("U8", scales)
-        values = dequantize(mxfp4_blocks(codes.reshape(-1, 16), scales.reshape(-1)), MXFP4, (experts, rows, columns))
-        plain[name] = ("F32", np.ascontiguousarray(values.swapaxes(1, 2)))
+    packed, plain = coded_gpt_oss()
     ours = logits(load_ours(write_typed(tmp_path / "packed", "gpt-oss", packed), "reference"), IDS)
     expected = logits(load_ours(write_typed(tmp_path / "plain", "gpt-oss", plain), "reference"), IDS)
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
@@ -55,20 +46,7 @@ def test_gpt_oss_in_4_bit_floats(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("power_of_two", [True, False])
 def test_8_bit_floats_with_block_scales(tmp_path: Path, power_of_two: bool) -> None:
-    rng = np.random.default_rng(2)
-    packed, plain = typed_weights("deepseek-v3"), typed_weights("deepseek-v3")
-    for name in [n for n in packed if n.endswith("_proj.weight")]:
-        rows, columns = plain[name][1].shape
-        codes = rng.integers(0, 0x50, (rows, columns), dtype=np.uint8) | (rng.integers(0, 2, (rows, columns)) << 7)
-        codes = codes.astype(np.uint8)
-        scales = rng.uniform(0.01, 0.03, (-(-rows // 128), -(-columns // 128))).astype(np.float32)
-        if power_of_two:
-            scales = np.exp2(np.round(np.log2(scales))).astype(np.float32)
-        packed[name] = ("F8_E4M3", codes)
-        packed[name + "_scale_inv"] = ("F32", scales)
-        whole = np.kron(scales, np.ones((128, 128), dtype=np.float32))[:rows, :columns]
-        np.testing.assert_array_equal(fp8_values(codes, scales), E4M3_VALUES[codes] * whole)
-        plain[name] = ("F32", E4M3_VALUES[codes] * whole)
+    packed, plain = coded_deepseek(power_of_two)
     ours = logits(load_ours(write_typed(tmp_path / "packed", "deepseek-v3", packed), "reference"), IDS)
     expected = logits(load_ours(write_typed(tmp_path / "plain", "deepseek-v3", plain), "reference"), IDS)
     np.testing.assert_array_equal(ours, expected)

@@ -13,6 +13,8 @@ from pellucid.formats.repack import FP8_BLOCK, are_powers_of_two, fp8_values
 from pellucid.models.sources import StoredTensor, TensorSource
 
 FP8: Final = "F8_E4M3"
+SCALES: Final = "_scale_inv"
+"""What is added to a tensor's name for its scales'."""
 
 
 def scaled_fp8(source: TensorSource, name: str, rows: int, columns: int) -> StoredTensor:
@@ -23,7 +25,7 @@ def scaled_fp8(source: TensorSource, name: str, rows: int, columns: int) -> Stor
     """
     from pellucid.formats.quantize import quantize  # some milliseconds of a start; few files have FP8
 
-    scale_name = name + "_scale_inv"
+    scale_name = name + SCALES
     if scale_name not in source:
         raise UnsupportedModelError(
             f"{source.label}: tensor {name} is of type {FP8}, which is supported with scales of 128 × 128 blocks only: "

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.config import ModelConfig, RopeConfig, RopeScaling
+from pellucid.config import LatentConfig, ModelConfig, RopeConfig, RopeScaling
 from pellucid.errors import ModelFileError, UnsupportedModelError
 from pellucid.kernels.backend import Float32Array
 from pellucid.models.architectures.base import GGUFForm
@@ -27,6 +27,9 @@ _NAMES = {
     "gemma3_text": "gemma3",
     "gpt_neox": "gptneox",
     "cohere": "command-r",
+    "gpt_oss": "gpt-oss",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
 }
 """model_type → general.architecture, where they differ."""
 _POOLINGS = {"mean": 1, "cls": 2, "last": 3}
@@ -36,9 +39,9 @@ _NOT_SAID = (*_FROM_TENSORS, "tie_word_embeddings", "can_shorten_embeddings", "e
 
 
 def gguf_form(config: ModelConfig) -> GGUFForm:
-    """The family's form in GGUF files. Raises `UnsupportedModelError` where it has none, or one we do not write."""
+    """The family's form in GGUF files. Raises `UnsupportedModelError` where it has none."""
     name = _NAMES.get(config.architecture, config.architecture)
-    if name not in GGUF_FAMILIES or config.latent is not None or name == "gpt-oss":
+    if name not in GGUF_FAMILIES:
         raise UnsupportedModelError(f"{config.architecture} is not written as GGUF: the folder itself can be served")
     return find_gguf(name, "OUT")
 
@@ -89,7 +92,36 @@ def _own_keys(c: ModelConfig) -> dict[str, Any]:
         }
         if c.architecture == "mixtral":
             keys["feed_forward_length"] = c.experts.intermediate_size
-    return keys | (_rope_keys(c) if c.positions == "rope" else {})
+    keys |= _rope_keys(c) if c.positions == "rope" else {}
+    return keys | (_latent_keys(c, c.latent) if c.latent is not None else {})
+
+
+def _latent_keys(c: ModelConfig, latent: LatentConfig) -> dict[str, Any]:
+    """DeepSeek's: the attention of one KV head, what it is taken apart into, and how experts are chosen."""
+    keys: dict[str, Any] = {
+        "attention.q_lora_rank": latent.query_rank or None,
+        "attention.kv_lora_rank": latent.rank,
+        "attention.value_length": latent.rank,
+        "attention.key_length_mla": latent.nope_dim + latent.rope_dim,
+        "attention.value_length_mla": latent.value_dim,
+    }
+    scaling, experts = c.rope.scaling, c.experts
+    if scaling is not None and scaling.kind == "yarn":
+        # llama.cpp takes its 0.1 ln(s) + 1 off the angles again, and puts the multiplier's square on the scores.
+        keys["rope.scaling.attn_factor"] = None
+        factor = math.sqrt(c.attention_scale * math.sqrt(latent.nope_dim + latent.rope_dim)) - 1.0
+        keys["rope.scaling.yarn_log_multiplier"] = factor / math.log(scaling.factor) if factor > 1e-9 else None
+    if experts is not None:
+        keys |= {
+            "leading_dense_block_count": sum(experts.dense_layers),
+            "expert_shared_count": experts.shared_intermediate_size // experts.intermediate_size,
+            "expert_weights_scale": experts.scale,
+            "expert_weights_norm": experts.normalize,
+            "expert_gating_func": 2 if experts.scores == "sigmoid" else 1,
+            "expert_group_count": experts.num_groups if experts.num_groups > 1 else None,
+            "expert_group_used_count": experts.num_chosen_groups if experts.num_groups > 1 else None,
+        }
+    return keys
 
 
 def _rope_keys(c: ModelConfig) -> dict[str, Any]:

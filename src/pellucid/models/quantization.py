@@ -58,8 +58,8 @@ class Quantizer:
 
     def type_of(self, name: str, tensor: StoredTensor) -> BlockType:
         """The type that a tensor becomes; `name` as the family calls it, without what it ends in."""
-        if tensor.type not in _FLOATS or len(tensor.shape) < 2 or self._kept.fullmatch(name):
-            return tensor.type
+        if tensor.type not in _FLOATS or len(tensor.shape) < 2 or self._kept.fullmatch(name) or name.endswith("bias"):
+            return tensor.type  # the biases of all experts stand in one tensor of two dimensions
         wanted = Q8_0 if name in self._whole else self._type
         columns = tensor.shape[-1]
         if columns % wanted.block_size:

@@ -70,7 +70,7 @@ def _of_folder(files: ModelFiles) -> tuple[dict[str, Any], list[PlannedTensor], 
     cut = files.without_padding()
     form = gguf_form(cut.config)
     metadata, factors = gguf_keys(cut.config, form)
-    planned = [*FolderTensors(cut.source, files.form, form, cut.config, make_backend("reference")).planned()]
+    planned = FolderTensors(cut.source, files.form, form, cut.config, make_backend("reference")).planned()
     for name, values in factors.items():
         tensor = array_tensor(name, values)
         planned.append(PlannedTensor(name, tensor.shape, tensor.type, partial(_same, tensor)))

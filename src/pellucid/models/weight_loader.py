@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from pellucid.models.quantization import Quantizer
 
 _WEIGHT, _BIAS = ".weight", ".bias"
-_CODES, _SCALES = "_blocks", "_scales"
+CODES, SCALES = "_blocks", "_scales"
+"""What the names of MXFP4's two tensors end in (gpt-oss)."""
 
 
 class WeightLoader:
@@ -84,15 +85,16 @@ class WeightLoader:
             project_out=self._projection(names.project_out, config.embedding_size, config.hidden_size),
             embedding_norm=self._norm(names.embedding_norm),
         )
-        self._refuse_unknown()
+        self._refuse_unknown(self.source.left)
         return weights
 
-    def _refuse_unknown(self) -> None:
+    def _refuse_unknown(self, left: Iterable[str]) -> None:
+        """left: tensors that nothing is made of."""
         ignored = [
-            *self.names.ignored,
+            *(pattern.replace("{n}", str(self.config.num_layers)) for pattern in self.names.ignored),
             *([re.escape(self.names.head + _WEIGHT)] if self.config.tie_word_embeddings else []),
         ]
-        unknown = sorted(n for n in self.source.left if not any(re.fullmatch(pattern, n) for pattern in ignored))
+        unknown = sorted(n for n in left if not any(re.fullmatch(pattern, n) for pattern in ignored))
         if unknown:
             raise ModelFileError(
                 f"{self.source.label}: tensor {shown(unknown[0])} is unknown to architecture {self.config.architecture}"
@@ -121,7 +123,7 @@ class WeightLoader:
             attention_norm=self._norm(names.attention_norm, i),
             attention=self._attention(i) if names.latent is None else self._latent(names.latent, i),
             post_attention_norm=self._norm(names.post_attention_norm, i),
-            mlp_norm=self._mlp_norm(i),
+            mlp_norm=self._norm(names.mlp_norm, i) if self._has_mlp_norm(i) else None,
             mlp=self._mlp(names.gate_up, names.down, config.intermediate_size, i)
             if names.experts is None or config.is_dense(i)
             else self._experts(names.experts, i),
@@ -132,12 +134,10 @@ class WeightLoader:
         self._stacks.clear()
         return layer
 
-    def _mlp_norm(self, i: int) -> Norm | None:
+    def _has_mlp_norm(self, i: int) -> bool:
         """Parallel branches may share the one norm before them (StableLM)."""
         name = self.names.mlp_norm
-        if name is not None and self.config.block == "parallel" and name.format(i=i) + _WEIGHT not in self.source:
-            return None
-        return self._norm(name, i)
+        return name is not None and (self.config.block != "parallel" or name.format(i=i) + _WEIGHT in self.source)
 
     def _attention(self, i: int) -> AttentionWeights:
         names, config = self.names, self.config
@@ -181,21 +181,33 @@ class WeightLoader:
             query_norm=self._norm(names.query_norm, i, latent.query_rank) if is_compressed else None,
             key_value_down=self._linear((names.key_value_down,), (len(k_order),), hidden, i, orders=(k_order,)),
             key_value_norm=self._required_norm(names.key_value_norm, i, latent.rank),
-            key_up=tuple(self._pack_floats(key_up[h]) for h in range(heads)),
-            value_up=tuple(self._pack_floats(value_up[h]) for h in range(heads)),
+            key_up=self._per_head(names.key_value_up, key_up),
+            value_up=self._per_head(names.key_value_up, value_up),
             output=self._linear((self.names.attention_output,), (hidden,), heads * latent.value_dim, i),
         )
 
-    def _latent_ups(self, names: LatentNames, latent: LatentConfig, i: int) -> tuple[Float32Array, Float32Array]:
+    def _latent_ups(self, names: LatentNames, latent: LatentConfig, i: int) -> tuple[StoredTensor, StoredTensor]:
         """Keys' [heads, rank, nope_dim] and values' [heads, value_dim, rank], from one tensor or two."""
         heads, together = self.config.num_heads, latent.nope_dim + latent.value_dim
         if names.key_up is None or names.value_up is None or names.key_up.format(i=i) not in self.source:
-            up = self._floats(names.key_value_up, heads * together, latent.rank, i)
-            per_head = up.reshape(heads, together, latent.rank)
-            return per_head[:, : latent.nope_dim].swapaxes(1, 2), per_head[:, latent.nope_dim :]
-        key = self.source.take(names.key_up.format(i=i), (heads, latent.rank, latent.nope_dim))
-        value = self.source.take(names.value_up.format(i=i), (heads, latent.value_dim, latent.rank))
-        return dequantize(key.data, key.type, key.shape), dequantize(value.data, value.type, value.shape)
+            up = self._stored(names.key_value_up, heads * together, latent.rank, i, None)
+            parts = _keys_and_values(up, heads, latent)
+            up.release()
+            return parts
+        return (
+            self.source.take(names.key_up.format(i=i), (heads, latent.rank, latent.nope_dim)),
+            self.source.take(names.value_up.format(i=i), (heads, latent.value_dim, latent.rank)),
+        )
+
+    def _per_head(self, name: Stored, tensor: StoredTensor) -> tuple[Matrix, ...]:
+        """A matrix of each head; tensor [heads, rows, columns]."""
+        if self.quantizer is not None:
+            tensor = self.quantizer.quantized(name.name, tensor)
+        heads, rows, columns = tensor.shape
+        parts = [WeightPart(tensor.name, tensor.part(h).data, tensor.type, rows, columns) for h in range(heads)]
+        matrices = tuple(self.backend.matrix([part]) for part in parts)
+        tensor.release()
+        return matrices
 
     def _mlp(
         self, gate_up: tuple[Stored, ...], down: Stored, inner: int, i: int, expert: int | None = None
@@ -266,7 +278,7 @@ class WeightLoader:
     def _stored(self, part: Stored, rows: int, columns: int, i: int, expert: int | None) -> StoredTensor:
         """The part's numbers as [rows, columns]."""
         name = part.name.format(i=i, e=expert) + part.suffix
-        if part.stacked and name + _CODES in self.source:
+        if part.stacked and name + CODES in self.source:
             return self._mxfp4(name, rows, columns, expert)
         if self.source.type_name(name) == _FP8:
             return scaled_fp8(self.source, name, rows, columns)
@@ -281,12 +293,12 @@ class WeightLoader:
         assert expert is not None
         if name not in self._stacks:
             self._stacks[name] = self.source.take_codes(
-                name + _CODES, (experts.num_experts, rows, columns // MXFP4_GROUP, MXFP4_GROUP // 2), "U8"
+                name + CODES, (experts.num_experts, rows, columns // MXFP4_GROUP, MXFP4_GROUP // 2), "U8"
             )
-            self._stacks[name + _SCALES] = self.source.take_codes(
-                name + _SCALES, (experts.num_experts, rows, columns // MXFP4_GROUP), "U8"
+            self._stacks[name + SCALES] = self.source.take_codes(
+                name + SCALES, (experts.num_experts, rows, columns // MXFP4_GROUP), "U8"
             )
-        codes, scales = self._stacks[name].part(expert), self._stacks[name + _SCALES].part(expert)
+        codes, scales = self._stacks[name].part(expert), self._stacks[name + SCALES].part(expert)
         data = mxfp4_blocks(codes.data.reshape(-1, MXFP4_GROUP // 2), scales.data)
         return StoredTensor(name, (rows, columns), MXFP4, data, False)
 
@@ -308,10 +320,6 @@ class WeightLoader:
     def _floats(self, part: Stored, rows: int, columns: int, i: int) -> Float32Array:
         tensor = self._stored(part, rows, columns, i, None)
         return dequantize(tensor.data, tensor.type, tensor.shape)
-
-    def _pack_floats(self, values: Float32Array) -> Matrix:
-        tensor = array_tensor("latent", values)
-        return self.backend.matrix([WeightPart(tensor.name, tensor.data, tensor.type, *values.shape)])
 
     def _vector(self, name: str, length: int) -> Float32Array:
         tensor = self.source.take(name, (length,))
@@ -341,6 +349,18 @@ def _joined(biases: list[Float32Array | None], rows: tuple[int, ...]) -> Float32
     return np.concatenate(
         [np.zeros(count, dtype=np.float32) if bias is None else bias for bias, count in zip(biases, rows, strict=True)]
     )
+
+
+def _keys_and_values(up: StoredTensor, heads: int, latent: LatentConfig) -> tuple[StoredTensor, StoredTensor]:
+    """kv_b_proj taken apart; floats keep their type, blocks along the rank end where keys are turned."""
+    if up.type.block_size != 1:
+        up = array_tensor(up.name, dequantize(up.data, up.type, up.shape))
+    numbers = up.data.view(f"u{up.type.type_size}").reshape(heads, -1, latent.rank)
+    found = []
+    for part in (numbers[:, : latent.nope_dim].swapaxes(1, 2), numbers[:, latent.nope_dim :]):
+        data = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+        found.append(StoredTensor(up.name, part.shape, up.type, data, False))
+    return found[0], found[1]
 
 
 def _transposed(tensor: StoredTensor) -> StoredTensor:

@@ -108,7 +108,8 @@ class TensorNames:
     experts: ExpertNames | None = None
     post_mlp_norm: str | None = None
     ignored: tuple[str, ...] = ()
-    """Regular expressions of whole tensor names that may be present and are no weights of the decoder."""
+    """Regular expressions of whole tensor names that may be present and are no weights of the decoder; {n} is the
+    number of layers."""
 
 
 GGUF_NAMES = TensorNames(ignored=(r"rope_freqs\.weight", r"rope_factors_(long|short)\.weight"))

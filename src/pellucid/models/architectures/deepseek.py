@@ -59,8 +59,8 @@ def _gguf(metadata: Metadata) -> ModelConfig:
     scaling, factor = common.rope.scaling, 1.0
     if scaling is not None and scaling.kind == "yarn":
         # The multiplier stands for both of DeepSeek's: they cancel on the angles and square on the scores.
-        multiplier = metadata.number("rope.scaling.yarn_log_multiplier", default=0.1)
-        factor = (multiplier * math.log(scaling.factor) + 1.0) ** 2
+        if metadata.has("rope.scaling.yarn_log_multiplier"):
+            factor = (metadata.number("rope.scaling.yarn_log_multiplier") * math.log(scaling.factor) + 1.0) ** 2
         scaling = dataclasses.replace(scaling, attention_factor=1.0)
     return dataclasses.replace(
         common,
@@ -126,7 +126,8 @@ def _hf_v2(config: JSONConfig) -> ModelConfig:
     model = _hf(config)
     assert model.experts is not None
     if method == "greedy":
-        return dataclasses.replace(model, experts=dataclasses.replace(model.experts, num_groups=1))
+        whole = dataclasses.replace(model.experts, num_groups=1, num_chosen_groups=1)
+        return dataclasses.replace(model, experts=whole)
     return model
 
 
@@ -136,6 +137,8 @@ def _hf_v3(config: JSONConfig) -> ModelConfig:
 
 _NAMES = dataclasses.replace(
     HF_NAMES,
+    # A layer after the last guesses the next token but one (DeepSeek-V3, section 2.2), which nothing here asks for.
+    ignored=(*HF_NAMES.ignored, r"layers\.{n}\..*"),
     latent=LatentNames(
         query_down=Stored(_ATTENTION + "q_a_proj"),
         query_norm=_ATTENTION + "q_a_layernorm",
