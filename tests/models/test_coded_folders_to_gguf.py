@@ -125,6 +125,6 @@ def test_missing_and_unknown_tensors_are_named_before_anything_is_written(name: 
         quantize_file(folder, tmp_path / "q.gguf", "q8_0")
     tensors |= {lost: given, "model.layers.0.other": given}
     folder = folder_of(tmp_path / "more", name, tensors)
-    with pytest.raises(ModelFileError, match="tensor 'layers.0.other' is unknown to architecture"):
+    with pytest.raises(ModelFileError, match=r"tensor 'layers.0.other' is unknown to architecture"):
         quantize_file(folder, tmp_path / "q.gguf", "q8_0")
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
