@@ -279,22 +279,43 @@ nb::tuple survey_row(RowSampler& sampler, Floats1 logits, int64_t token, double 
   return tuple_of(survey);
 }
 
-// (logits, token, temperature) of each row.
-nb::list survey_rows(RowsSampler& sampler, const std::vector<std::tuple<Floats1, int64_t, double>>& rows, int64_t num_top) {
-  for (const auto& [logits, token, temperature] : rows) check_survey(checked_row(logits), token, temperature, num_top);
-  std::vector<Survey> found(rows.size());
-  {
-    const nb::gil_scoped_release free;
-    sampler.each(static_cast<int64_t>(rows.size()), [&](RowSampler& one, int64_t i) {
-      const auto& [logits, token, temperature] = rows[static_cast<size_t>(i)];
-      found[static_cast<size_t>(i)] = one.survey(logits.data(), static_cast<int64_t>(logits.shape(0)), token,
-                                                 static_cast<float>(temperature), num_top);
+// Surveys of (logits, token, temperature) of each row, made beside what the caller does until it asks for them. The logits
+// must not be written to until then.
+class RunningSurveys {
+ public:
+  using Row = std::tuple<Floats1, int64_t, double>;
+
+  RunningSurveys(RowsSampler& sampler, std::vector<Row> rows, int64_t num_top)
+      : sampler_(sampler), rows_(std::move(rows)), found_(rows_.size()) {
+    for (const auto& [logits, token, temperature] : rows_) check_survey(checked_row(logits), token, temperature, num_top);
+    sampler_.begin(2 * static_cast<int64_t>(rows_.size()), [this, num_top](RowSampler& one, int64_t i) {
+      const auto& [logits, token, temperature] = rows_[static_cast<size_t>(i / 2)];
+      one.survey_half(i % 2 != 0, logits.data(), static_cast<int64_t>(logits.shape(0)), token,
+                      static_cast<float>(temperature), num_top, found_[static_cast<size_t>(i / 2)]);
     });
   }
-  nb::list out;
-  for (const Survey& survey : found) out.append(tuple_of(survey));
-  return out;
-}
+  ~RunningSurveys() { sampler_.end(); }
+  RunningSurveys(const RunningSurveys&) = delete;
+  RunningSurveys& operator=(const RunningSurveys&) = delete;
+
+  nb::list results() {
+    {
+      const nb::gil_scoped_release free;
+      sampler_.end();
+    }
+    nb::list out;
+    for (size_t i = 0; i < found_.size(); ++i) {
+      if (static_cast<float>(std::get<2>(rows_[i])) == 1.0f) found_[i].spread = found_[i].raw;
+      out.append(tuple_of(found_[i]));
+    }
+    return out;
+  }
+
+ private:
+  RowsSampler& sampler_;
+  const std::vector<Row> rows_;
+  std::vector<Survey> found_;
+};
 
 std::tuple<float, uint64_t, int64_t, std::vector<int32_t>> rank_token(RowSampler& sampler, Floats1 logits, int64_t token,
                                                                       int64_t num_top) {
@@ -344,7 +365,13 @@ NB_MODULE(_native, m) {
   nb::class_<RowsSampler>(m, "RowsSampler")
       .def(nb::init<const std::string&, int>(), nb::arg("isa"), nb::arg("threads"))
       .def("draw", &draw_rows)
-      .def("survey", &survey_rows);
+      .def(
+          "survey",
+          [](RowsSampler& sampler, std::vector<RunningSurveys::Row> rows, int64_t num_top) {
+            return std::make_unique<RunningSurveys>(sampler, std::move(rows), num_top);
+          },
+          nb::keep_alive<0, 1>());
+  nb::class_<RunningSurveys>(m, "RunningSurveys").def("results", &RunningSurveys::results);
 
   nb::class_<Runtime>(m, "Runtime")
       .def(nb::init<int, const std::string&>(), nb::arg("threads"), nb::arg("isa"))

@@ -115,6 +115,31 @@ RowsSampler::RowsSampler(const std::string& isa, int threads) {
   for (int i = 0; i < std::max(1, threads); ++i) samplers_.push_back(std::make_unique<RowSampler>(isa));
 }
 
+void RowsSampler::begin(int64_t count, Work work) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  finish();
+  if (!pool_) pool_ = std::make_unique<ThreadPool>(static_cast<int>(samplers_.size()));
+  work_ = std::move(work);
+  shares_.emplace(count, pool_->size());
+  pool_->begin(
+      [](void* context, int worker) {
+        auto& self = *static_cast<RowsSampler*>(context);
+        self.shares_->each(worker, [&](int64_t i) { self.work_(*self.samplers_[static_cast<size_t>(worker)], i); });
+      },
+      this);
+}
+
+void RowsSampler::end() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  finish();
+}
+
+void RowsSampler::finish() {
+  if (!work_) return;
+  pool_->finish();
+  work_ = nullptr;
+}
+
 // From 1; ties by id.
 int64_t RowSampler::rank_of(const float* logits, int64_t n, int64_t token) const {
   const float value = logits[token];
@@ -146,19 +171,39 @@ Ranking RowSampler::rank(const float* logits, int64_t n, int64_t token, int64_t 
 
 Survey RowSampler::survey(const float* logits, int64_t n, int64_t token, float temperature, int64_t num_top) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Survey survey{scan(logits, n), 0, 0, {0, 0.0}, {0, 0.0}, {}, {}, {}};
+  Survey survey;
+  survey.largest = scan(logits, n);
   if (!std::isfinite(largest_)) return survey;
-  survey.possible = kernels_.count_above(logits, maxima_.data(), n, -kInfinity);
-  survey.rank = rank_of(logits, n, token);
-  survey.raw = kernels_.spread(logits, maxima_.data(), n, largest_, 1.0f);
-  survey.spread = temperature == 1.0f ? survey.raw : kernels_.spread(logits, maxima_.data(), n, largest_, temperature);
-  const int64_t count = std::min(num_top, n);
+  survey_row(token, survey);
+  survey_drawn(temperature, num_top, survey);
+  if (temperature == 1.0f) survey.spread = survey.raw;
+  return survey;
+}
+
+void RowSampler::survey_half(bool drawn, const float* logits, int64_t n, int64_t token, float temperature, int64_t num_top,
+                             Survey& out) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  scan(logits, n);
+  if (!drawn) out.largest = largest_;
+  if (!std::isfinite(largest_)) return;
+  if (drawn) survey_drawn(temperature, num_top, out);
+  else survey_row(token, out);
+}
+
+void RowSampler::survey_row(int64_t token, Survey& out) {
+  out.possible = kernels_.count_above(logits_, maxima_.data(), n_, -kInfinity);
+  out.rank = rank_of(logits_, n_, token);
+  out.raw = kernels_.spread(logits_, maxima_.data(), n_, largest_, 1.0f);
+}
+
+void RowSampler::survey_drawn(float temperature, int64_t num_top, Survey& out) {
+  if (temperature != 1.0f) out.spread = kernels_.spread(logits_, maxima_.data(), n_, largest_, temperature);
+  const int64_t count = std::min(num_top, n_);
   find_first(count);
   weigh_head(temperature);
-  survey.ids.assign(head_ids_.begin(), head_ids_.begin() + count);
-  survey.logits.assign(head_logits_.begin(), head_logits_.begin() + count);
-  survey.ends.assign(head_ends_.begin(), head_ends_.begin() + count);
-  return survey;
+  out.ids.assign(head_ids_.begin(), head_ids_.begin() + count);
+  out.logits.assign(head_logits_.begin(), head_logits_.begin() + count);
+  out.ends.assign(head_ends_.begin(), head_ends_.begin() + count);
 }
 
 // The most probable tokens, at least `size` of them or all that are possible; none where that is no small number.

@@ -5,8 +5,10 @@
 // they may be taken in any order, and the first candidates that reach a sum can be looked for in any way.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,11 +41,11 @@ struct Ranking {
 
 // What a trace tells of a row, as the temperature has it.
 struct Survey {
-  float largest;     // not finite: the rest is not set
-  int64_t possible;  // tokens whose logit is above −∞
-  int64_t rank;      // of the token asked about, from 1
-  Spread raw;        // at temperature 1
-  Spread spread;
+  float largest = 0.0f;  // not finite: the rest is not set
+  int64_t possible = 0;  // tokens whose logit is above −∞
+  int64_t rank = 0;      // of the token asked about, from 1
+  Spread raw{0, 0.0};    // at temperature 1
+  Spread spread{0, 0.0};
   std::vector<int32_t> ids;     // the first candidates
   std::vector<float> logits;
   std::vector<uint64_t> ends;   // the weight of the first i + 1 of them
@@ -61,6 +63,9 @@ class RowSampler {
   Ranking rank(const float* logits, int64_t n, int64_t token, int64_t num_top);
   // The first `num_top` candidates, and what is known of all.
   Survey survey(const float* logits, int64_t n, int64_t token, float temperature, int64_t num_top);
+  // Half of a survey, which another sampler may complete at the same time: what is known of the row as it is, or, with
+  // `drawn`, as the temperature has it. At temperature 1 the second leaves out `spread`, which is `raw`.
+  void survey_half(bool drawn, const float* logits, int64_t n, int64_t token, float temperature, int64_t num_top, Survey& out);
 
  private:
   // The end of a run of first candidates.
@@ -81,6 +86,8 @@ class RowSampler {
   };
 
   float scan(const float* logits, int64_t n);
+  void survey_row(int64_t token, Survey& out);
+  void survey_drawn(float temperature, int64_t num_top, Survey& out);
   int64_t rank_of(const float* logits, int64_t n, int64_t token) const;
   void find_first(int64_t count);
   void make_head(int64_t size);
@@ -119,23 +126,28 @@ class RowSampler {
 // first needed, and sleep between two calls.
 class RowsSampler {
  public:
+  using Work = std::function<void(RowSampler&, int64_t)>;
+
   RowsSampler(const std::string& isa, int threads);
 
-  // f(sampler, i) for each i below `count`.
-  template <class F>
-  void each(int64_t count, F f) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!pool_) pool_ = std::make_unique<ThreadPool>(static_cast<int>(samplers_.size()));
-    Shares shares(count, pool_->size());
-    pool_->run([&](int worker) {
-      shares.each(worker, [&](int64_t i) { f(*samplers_[static_cast<size_t>(worker)], i); });
-    });
+  // work(sampler, i) for each i below `count`.
+  void each(int64_t count, Work work) {
+    begin(count, std::move(work));
+    end();
   }
+  // The same in two parts: the threads begin beside the caller, who at `end` does what is left and waits for them. What
+  // began before is ended first.
+  void begin(int64_t count, Work work);
+  void end();
 
  private:
+  void finish();
+
   std::mutex mutex_;
-  std::unique_ptr<ThreadPool> pool_;
   std::vector<std::unique_ptr<RowSampler>> samplers_;
+  Work work_;  // none: nothing runs
+  std::optional<Shares> shares_;
+  std::unique_ptr<ThreadPool> pool_;
 };
 
 }  // namespace pellucid

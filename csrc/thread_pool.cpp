@@ -59,15 +59,19 @@ void ThreadPool::stop() {
   for (std::thread& t : workers_) t.join();
 }
 
-void ThreadPool::start(Job job, void* context) {
-  if (size_ == 1) return job(context, 0);
+void ThreadPool::begin(Job job, void* context) {
   job_ = job;
   context_ = context;
+  if (size_ == 1) return;
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
   state_.store(static_cast<uint64_t>(epoch) << 32, std::memory_order_release);
   epoch_.store(epoch, std::memory_order_release);
   epoch_.notify_all();
-  job(context, 0);
+}
+
+void ThreadPool::finish() {
+  job_(context_, 0);
+  if (size_ == 1) return;
   uint32_t left = left_.load(std::memory_order_acquire);
   uint64_t state = state_.fetch_or(kClosed, std::memory_order_acq_rel);
   while ((state & kInside) != 0) {

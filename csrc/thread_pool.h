@@ -25,11 +25,15 @@ class ThreadPool {
   // another way that needs nobody in particular.
   template <class F>
   void run(F&& f) {
-    start([](void* c, int worker) { (*static_cast<std::remove_reference_t<F>*>(c))(worker); }, &f);
+    begin([](void* c, int worker) { (*static_cast<std::remove_reference_t<F>*>(c))(worker); }, &f);
+    finish();
   }
 
+  // `run` in two parts: the workers begin beside the caller, and `finish` makes it one of them. One job at a time.
+  void begin(Job job, void* context);
+  void finish();
+
  private:
-  void start(Job job, void* context);
   void stop();
   void work(int worker);
   bool enter(uint32_t epoch);

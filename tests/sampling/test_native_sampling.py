@@ -187,9 +187,14 @@ def test_rows_side_by_side_give_what_each_gives_alone(rows: list[Any], threads: 
             expected[-1] = (int(logits.argmax()) if np.isfinite(largest) else -1, largest)
         made.append(RowDraw(logits, **filters))
         if np.isfinite(largest):
-            surveyed.append((logits, len(logits) // 2, 0.7))
+            surveyed.append((logits, len(logits) // 2, 0.7 if len(surveyed) % 2 else 1.0))
     assert kernels.draw_rows(made) == expected
-    assert kernels.survey_rows(surveyed, 50) == [kernels.survey(*row, 50) for row in surveyed]
+    first, dropped = kernels.start_surveys(surveyed, 50), kernels.start_surveys(surveyed[:1], 50)
+    del dropped
+    second = kernels.start_surveys(surveyed[::-1], 50)
+    assert kernels.draw_rows(made) == expected
+    alone = [kernels.survey(*row, 50) for row in surveyed]
+    assert (first(), second()) == (alone, alone[::-1])
 
 
 def test_the_first_of_equals_and_a_row_that_is_not_finite() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pellucid.kernels.dispatch import make_sampling_kernels
 from pellucid.sampling.recorder import StageRecord, StageRecorder
 from pellucid.sampling.sampler import Sampler
-from pellucid.sampling.stages import run_stages
+from pellucid.sampling.stages import run_stages, stages_that_move_logits
 from pellucid.sampling.state import SamplingState
 from pellucid.sampling.waterfall import Waterfalls
 from pellucid.sampling_params import SamplingParams
@@ -80,6 +80,36 @@ def test_the_quick_way_gives_what_the_definition_gives() -> None:
         assert KERNELS is not None
         quick += waterfalls.quick(logits, state, token, KERNELS) is not None
     assert quick > 80
+
+
+def test_rows_surveyed_beside_other_work_are_the_definitions() -> None:
+    """Some begun together when they were drawn, some one by one; their logits are gone when somebody looks."""
+    waterfalls = Waterfalls(KERNELS)
+    for first in range(0, 120, 8):
+        cases = [random_case(seed) for seed in range(first, first + 8)]
+        rows = [(logits.copy(), state, token) for logits, state, token in cases]
+        free = [row for row in rows[:5] if not stages_that_move_logits(row[1])]
+        waterfalls.ahead(free)
+        late = [waterfalls.later(*row) for row in rows]
+        waterfalls.settle()
+        for row, _, _ in rows:
+            row[:] = np.nan
+        for (logits, state, token), waterfall in zip(cases, late, strict=True):
+            recorder = StageRecorder(token)
+            run_stages(logits, state, recorder)
+            check_same(waterfall.records, recorder.records)
+
+
+def test_what_a_failed_step_began_is_not_taken_for_the_next_ones() -> None:
+    waterfalls = Waterfalls(KERNELS)
+    logits, other = np.zeros((2, 5000), dtype=np.float32)
+    logits[7], other[9] = 3.0, 3.0
+    state = SamplingState(SamplingParams(temperature=0.5), 1, 0, [1], [])
+    waterfalls.ahead([(logits, state, 7)])
+    waterfalls.forget()
+    late = waterfalls.later(other, state, 9)
+    waterfalls.settle()
+    assert (late.token_id, late.records[0].top[0].token_id) == (9, 9)
 
 
 def softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

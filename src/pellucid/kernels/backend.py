@@ -7,7 +7,7 @@ All arrays are float32 and C-contiguous unless said otherwise. Operations write 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -264,8 +264,13 @@ class SamplingKernels(Protocol):
         """`draw` of each row, side by side on the kernels' threads."""
         ...
 
-    def survey_rows(self, rows: Sequence[tuple[Float32Array, int, float]], num_top: int) -> list[RowSurvey]:
-        """`survey` of each (logits, token id, temperature), side by side."""
+    def start_surveys(
+        self, rows: Sequence[tuple[Float32Array, int, float]], num_top: int
+    ) -> Callable[[], list[RowSurvey]]:
+        """Begin `survey` of each (logits, token id, temperature) on the kernels' threads; what it gives waits for them.
+
+        The logits must not be written to until then.
+        """
         ...
 
     def survey(self, logits: Float32Array, token_id: int, temperature: float, num_top: int) -> RowSurvey:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -165,7 +165,7 @@ class NativeSampling:
     """The operations of `SamplingKernels` on the compiled kernels; the bits are the same on every instruction set."""
 
     def __init__(self, isa: str = "", threads: int = 1) -> None:
-        """threads: of `draw_rows` and `survey_rows`."""
+        """threads: of `draw_rows` and `start_surveys`."""
         try:
             self._rows = _native.RowSampler(isa)
             self._together = _native.RowsSampler(isa, threads)
@@ -176,8 +176,11 @@ class NativeSampling:
     def survey(self, logits: Float32Array, token_id: int, temperature: float, num_top: int) -> RowSurvey:
         return RowSurvey(*self._rows.survey(logits, token_id, temperature, num_top))
 
-    def survey_rows(self, rows: Sequence[tuple[Float32Array, int, float]], num_top: int) -> list[RowSurvey]:
-        return [RowSurvey(*found) for found in self._together.survey(rows, num_top)]
+    def start_surveys(
+        self, rows: Sequence[tuple[Float32Array, int, float]], num_top: int
+    ) -> Callable[[], list[RowSurvey]]:
+        running = self._together.survey(rows, num_top)
+        return lambda: [RowSurvey(*found) for found in running.results()]
 
     def draw_rows(self, rows: Sequence[RowDraw]) -> list[tuple[int, float]]:
         described = [(r.logits, r.temperature, _log(r.min_p), r.top_k, r.top_p, r.u) for r in rows]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +83,10 @@ def _logprob(record: StageRecord) -> float:
     return math.log(record.top[0].probability) - (record.top[0].logit - record.chosen.logit)
 
 
+_Row = tuple[Waterfall, FloatArray, SamplingState]
+"""A row to survey."""
+
+
 class Waterfalls:
     """Makes waterfalls."""
 
@@ -90,30 +94,58 @@ class Waterfalls:
         """num_top: first candidates that a record names."""
         self.kernels = kernels
         self.num_top = num_top
-        self._pending: list[tuple[Waterfall, FloatArray, SamplingState]] = []
+        self._pending: list[_Row] = []
+        """Rows that are still to be surveyed …"""
+        self._running: list[_Row] = []
+        """… those being surveyed …"""
+        self._surveys: Callable[[], list[RowSurvey]] | None = None
+        """… and what waits for them."""
+        self._ahead: dict[int, Waterfall] = {}
+        """Of rows drawn side by side, by the identity of their state."""
+
+    def ahead(self, rows: Sequence[tuple[FloatArray, SamplingState, int]]) -> None:
+        """Begin to survey rows, each with its token, whose logits no stage changes; `later` gives their waterfalls."""
+        for logits, state, token_id in rows:
+            waterfall = self._ahead[id(state)] = Waterfall(state, token_id, None)
+            self._pending.append((waterfall, logits, state))
+        self._begin()
 
     def later(self, logits: FloatArray, state: SamplingState, token_id: int) -> Waterfall:
-        """As `of`, but rows whose logits no stage changes wait for `settle`: then all are surveyed side by side."""
+        """As `of`, but rows whose logits no stage changes are surveyed beside what the caller does until `settle`."""
+        waterfall = self._ahead.pop(id(state), None)
+        if waterfall is not None:
+            return waterfall
         if self.kernels is None or stages_that_move_logits(state):
             return self.of(logits, state, token_id)
         waterfall = Waterfall(state, token_id, None)
         self._pending.append((waterfall, logits, state))
+        self._begin()
         return waterfall
 
     def settle(self) -> None:
-        """Survey what waits. To be called while its logits are still there."""
-        if not self._pending or self.kernels is None:
-            return
-        pending, self._pending = self._pending, []
-        rows = [(logits, one.token_id, _temperature(state)) for one, logits, state in pending]
-        surveys = self.kernels.survey_rows(rows, HEAD_SIZES[0])
-        for (waterfall, logits, state), survey in zip(pending, surveys, strict=True):
+        """Wait for the surveys. To be called while their logits are still there."""
+        while self._surveys is not None:
+            self._finish(self._surveys())
+            self._begin()
+        self._ahead.clear()
+
+    def _begin(self) -> None:
+        """Survey what waits, unless something else is being surveyed."""
+        if self._surveys is None and self._pending and self.kernels is not None:
+            self._running, self._pending = self._pending, []
+            rows = [(logits, one.token_id, _temperature(state)) for one, logits, state in self._running]
+            self._surveys = self.kernels.start_surveys(rows, HEAD_SIZES[0])
+
+    def _finish(self, surveys: list[RowSurvey]) -> None:
+        assert self.kernels is not None
+        for (waterfall, logits, state), survey in zip(self._running, surveys, strict=True):
             token_id = waterfall.token_id
             if _is_enough(survey, state.params):
                 waterfall.settle(self._late_maker(survey, logits.item(token_id), state.params, token_id))
             else:
                 looks = self._looks(survey, logits, state, token_id, self.kernels)
                 waterfall.settle(self._record_maker(looks, logits, state, token_id))
+        self._running, self._surveys = [], None
 
     def _late_maker(
         self, survey: RowSurvey, chosen: float, params: SamplingParams, token_id: int
@@ -130,7 +162,10 @@ class Waterfalls:
 
     def forget(self) -> None:
         """Let go of what waits: its step has failed."""
+        self._surveys = None
         self._pending.clear()
+        self._running.clear()
+        self._ahead.clear()
 
     def of(self, logits: FloatArray, state: SamplingState, token_id: int) -> Waterfall:
         """How `token_id` came out of the raw logits [vocab], which the sampler has just drawn from.

@@ -175,7 +175,7 @@ class StepRecord:
                 "sample": times.sample,
                 "detok": times.detok,
                 "emit": times.rest,
-                "tracing": times.tracing,
+                "tracing": times.all_tracing,
             },
             "waiting": [{"req": name, "reason": reason} for name, reason in self.waiting],
         }

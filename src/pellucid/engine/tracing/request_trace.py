@@ -25,13 +25,25 @@ class StepTimes:
     sample: int = 0
     detok: int = 0
     """How long traced answers took to become text."""
+    probe: int = 0
+    """How long the tracer took within the forward pass."""
     tracing: int = 0
-    """How long the tracer itself took between `computed` and `end`."""
+    """How long the tracer took between `computed` and `end`."""
+
+    def trace_until(self, now: int) -> None:
+        """Since `end` it was the tracer that took the time: that is of the step too."""
+        self.tracing += now - self.end
+        self.end = now
+
+    @property
+    def all_tracing(self) -> int:
+        """What the tracer took."""
+        return self.probe + self.tracing
 
     @property
     def forward(self) -> int:
         """Model and LM head, the making of the arrays included."""
-        return self.computed - self.scheduled + self.logits
+        return self.computed - self.scheduled - self.probe + self.logits
 
     @property
     def rest(self) -> int:
@@ -90,7 +102,7 @@ class RequestTrace:
         own = times.forward * num_rows // num_all_rows
         parts["prefill_own"] += own
         parts["batch_others"] += times.forward - own
-        parts["tracing"] += times.tracing
+        parts["tracing"] += times.all_tracing
         parts["sample"] += self.sample_ns
         parts["batch_others"] += times.sample - self.sample_ns + times.detok - self.detok_ns
         own_rest = times.rest * self.num_drawn // num_all_drawn if num_all_drawn else times.rest

@@ -24,6 +24,7 @@ from pellucid.engine.tracing.records import (
     FinishRecord,
     KvOperation,
     KvRecord,
+    LayerRecord,
     MemRecord,
     RequestRecord,
     SampleRecord,
@@ -158,8 +159,6 @@ class EngineTracer:
             if self._num_layered and model is not None and self._wants_layers(step):
                 model.probe = _Later(self, step)
             run(step)
-            if self._sampler is not None:
-                self._sampler.settle()
             times.end = time.monotonic_ns()
             self._tell(number, step, seqs, waiting)
         finally:
@@ -186,7 +185,9 @@ class EngineTracer:
     def before_logits(self) -> None:
         """See `Listener`."""
         if self._sampler is not None:
+            began = time.monotonic_ns()
             self._sampler.settle()
+            self.times.tracing += time.monotonic_ns() - began
 
     def drew(self, trace: RequestTrace, request: Request, drawn: Waterfall | None) -> None:
         """A token was drawn, and is not in the request's output yet."""
@@ -260,10 +261,17 @@ class EngineTracer:
             answer.first_held = end - 1
 
     def _tell(self, number: int, step: SchedulerOutput, seqs: Seqs, waiting: Sequence[tuple[str, str]]) -> None:
+        """All but what comes after it waits for `end`: what the tracer itself took is a part of the step."""
         if self._opening:
-            self._account(step, seqs)
+            self._tell_requests(seqs)
         if self._blocks:
             self._flush_blocks(seqs)
+        if self._sampler is not None:
+            self._sampler.settle()
+        layers = self._layers(number, seqs)  # the lens overwrites the logits
+        self.times.trace_until(time.monotonic_ns())
+        if self._opening:
+            self._account(step, seqs)
         if seqs:
             budget = self._engine.args.max_num_batched_tokens
             self.ring.append(StepRecord(number, self.times, budget, seqs, waiting), 64 * len(seqs))
@@ -272,15 +280,21 @@ class EngineTracer:
                 if entry.draft_token_ids and id(request.output_token_ids) in self._sequences:
                     self._tell_drafts(number, entry, before)
         self._flush_texts(number)
-        if self._model is not None and isinstance(self._model.probe, _Later):
-            self._tell_layers(number, self._model.probe, seqs)
+        for record in layers:
+            self.ring.append(record, record.nbytes)
         if self._opening:
             self._note_delay()
         if self._ended:
             self._tell_ends()
 
+    def _tell_requests(self, seqs: Seqs) -> None:
+        """Those that run for the first time."""
+        running = {request.request_id for request, _, _, _ in seqs}
+        for trace in self._opening:
+            self._tell_request(trace, trace.request_id in running)
+
     def _account(self, step: SchedulerOutput, seqs: Seqs) -> None:
-        """Tell the requests that run for the first time; add the step to the TTFT of those without a token."""
+        """Add the step to the TTFT of those without a token."""
         rows: dict[str, int] = {}
         drawn = 0
         for entry, (request, _, _, before) in zip(step.scheduled, seqs, strict=True):
@@ -288,7 +302,6 @@ class EngineTracer:
             drawn += len(request.output_token_ids) - before
         num_rows = sum(rows.values())
         for trace in self._opening:
-            self._tell_request(trace, trace.request_id in rows)
             trace.account(self.times, rows.get(trace.request_id, 0), num_rows, drawn)
 
     def _tell_drafts(self, number: int, entry: ScheduledRequest, num_before: int) -> None:
@@ -344,9 +357,10 @@ class EngineTracer:
             )
         )
 
-    def _tell_layers(self, number: int, later: _Later, seqs: Seqs) -> None:
-        if later.probe is None:
-            return
+    def _layers(self, number: int, seqs: Seqs) -> list[LayerRecord]:
+        later = None if self._model is None else self._model.probe
+        if not isinstance(later, _Later) or later.probe is None:
+            return []
         engine = self._engine
         before = {request.key: num_output for request, _, _, num_output in seqs}
         valid = []
@@ -356,8 +370,7 @@ class EngineTracer:
             rows.has_failed = request.finish_reason == "error"
             valid.append(rows.entry.num_new_tokens + max(0, drawn - 1))
         limit = engine.runner.max_logits_rows
-        for record in layer_records(later.probe, later.watched, valid, engine.model, engine.storage, number, limit):
-            self.ring.append(record, record.nbytes)
+        return layer_records(later.probe, later.watched, valid, engine.model, engine.storage, number, limit)
 
     def _flush_blocks(self, seqs: Seqs = ()) -> None:
         operations, self._blocks = self._blocks, []
@@ -427,6 +440,7 @@ class _Later:
         self.probe: LayerProbe | None = None
 
     def wants(self, name: str) -> bool:
+        began = time.monotonic_ns()
         if self.probe is None:
             first = 0
             for entry in self._step.scheduled:
@@ -434,11 +448,15 @@ class _Later:
                     self.watched.append(WatchedRows(entry, first))
                 first += entry.num_rows
             self.probe = LayerProbe(self._tracer._engine.config, self.watched)
-        return self.probe.wants(name)
+        wanted = self.probe.wants(name)
+        self._tracer.times.probe += time.monotonic_ns() - began
+        return wanted
 
     def record(self, name: str, tensor: Any) -> None:
         if self.probe is not None:
+            began = time.monotonic_ns()
             self.probe.record(name, tensor)
+            self._tracer.times.probe += time.monotonic_ns() - began
 
 
 def _resident_bytes() -> int:

@@ -103,14 +103,25 @@ class TracedSampler(Sampler):
     def draw_ahead(self, rows: Sequence[tuple[Float32Array, SamplingState]]) -> list[tuple[int, float] | None]:
         began = time.monotonic_ns()
         drawn = self.sampler.draw_ahead(rows)
-        self._listener.times.sample += time.monotonic_ns() - began
+        times, drawn_at = self._listener.times, time.monotonic_ns()
+        times.sample += drawn_at - began
+        self._waterfalls.ahead(
+            [
+                (logits, state, found[0])
+                for (logits, state), found in zip(rows, drawn, strict=True)
+                if found is not None and found[0] >= 0 and self._is_told(state)
+            ]
+        )
+        times.tracing += time.monotonic_ns() - drawn_at
         return drawn
 
+    def _is_told(self, state: SamplingState) -> bool:
+        found = self._listener.sequence(state.output_token_ids)
+        return found is not None and found[0].level >= SAMPLING
+
     def settle(self) -> None:
-        """Survey the rows drawn from since the last call; their logits must still be there."""
-        began = time.monotonic_ns()
+        """Wait for the surveys of the rows drawn from since the last call; their logits must still be there."""
         self._waterfalls.settle()
-        self._listener.times.tracing += time.monotonic_ns() - began
 
     def forget(self) -> None:
         """A step has failed: what waits will not be told."""
