@@ -38,8 +38,10 @@ from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from pellucid.pooling_params import PoolingParams
 from pellucid.sampling_params import PRESETS, SamplingParams
-from pellucid.server.fields import CHAT, COMPLETIONS
+from pellucid.server.embeddings import EMBEDDINGS
+from pellucid.server.fields import CHAT, COMPLETIONS, Endpoint
 from pellucid.server.metrics import METRICS
+from pellucid.server.openai_fields import ECHOES, INNER_UNSERVED, LABELS, UNSERVED
 from pellucid.server.output.families import TOOL_FAMILIES
 from pellucid.server.output.reasoning import REASONING_PARSERS
 from pellucid.server.responses.fields import RESPONSES
@@ -306,7 +308,7 @@ def server_flags() -> Iterator[str]:
     yield from table(("argument or flag", "default", "meaning"), (flag.row for flag in own))
 
 
-ENDPOINTS = {"completions": COMPLETIONS, "chat": CHAT, "responses": RESPONSES}
+ENDPOINTS = {"completions": COMPLETIONS, "chat": CHAT, "responses": RESPONSES, "embeddings": EMBEDDINGS}
 
 
 def server_fields() -> Iterator[str]:
@@ -320,14 +322,29 @@ def server_fields() -> Iterator[str]:
 
 
 def server_unserved() -> Iterator[str]:
-    """OpenAI's fields that are not served, and the values that pass."""
-    takers: dict[tuple[str, str], list[str]] = {}
-    for key, endpoint in ENDPOINTS.items():
-        for name, unserved in endpoint.unserved.items():
-            passes = ", ".join(code(json.dumps(v)) for v in (None, *unserved.neutral))
-            takers.setdefault((name, passes), []).append(key)
-    rows = ((code(name), ", ".join(keys), passes) for (name, passes), keys in sorted(takers.items()))
-    yield from table(("field", "endpoint", "passes as"), rows)
+    """OpenAI's fields that are not served, why, and the values that pass."""
+    found = {name: (_takers(name, lambda endpoint: endpoint.unserved), field) for name, field in UNSERVED.items()}
+    for name, field in INNER_UNSERVED.items():
+        found[name] = (_takers(name.partition(".")[0], lambda endpoint: endpoint.own, name), field)
+    rows = (
+        (code(name), keys, ", ".join(code(json.dumps(v)) for v in (None, *field.neutral)), field.why)
+        for name, (keys, field) in sorted(found.items())
+    )
+    yield from table(("field", "endpoint", "passes as", "because"), rows)
+
+
+def server_labels() -> Iterator[str]:
+    """OpenAI's fields that pass with any value and change no answer."""
+    rows = [(code(name), _takers(name, lambda endpoint: endpoint.labels), label.why) for name, label in LABELS.items()]
+    rows += [(code(name), "responses" if name.startswith("input") else "chat", why) for name, why in ECHOES.items()]
+    yield from table(("field", "endpoint", "because"), rows)
+
+
+def _takers(name: str, fields: Callable[[Endpoint], Iterable[str]], inner: str = "") -> str:
+    """The endpoints that have a field, and in its schema the inner one."""
+    last = inner.rpartition(".")[2]
+    keys = [key for key, endpoint in ENDPOINTS.items() if name in fields(endpoint)]
+    return ", ".join(key for key in keys if not last or last in ENDPOINTS[key].own[name].get("properties", ()))
 
 
 def server_tool_parsers() -> Iterator[str]:
@@ -380,6 +397,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "server-flags": server_flags,
     "server-fields": server_fields,
     "server-unserved": server_unserved,
+    "server-labels": server_labels,
     "server-tool-parsers": server_tool_parsers,
     "server-reasoning-parsers": server_reasoning_parsers,
     "server-metrics": server_metrics,

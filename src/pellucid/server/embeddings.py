@@ -23,6 +23,7 @@ from pellucid.server.fields import COMMON, COMPLETIONS, Endpoint
 from pellucid.server.gate import FOLLOWED, NOTES
 from pellucid.server.metrics import Metrics
 from pellucid.server.models import ModelPool
+from pellucid.server.openai_fields import labels
 from pellucid.server.parsing import check_unserved
 from pellucid.server.settings import ServerSettings
 from pellucid.server.wire import dump, read_object
@@ -50,7 +51,7 @@ EMBEDDINGS = Endpoint(
         "pooling": {"enum": [*POOLINGS, None], "description": "How a text's tokens become one vector; ours."},
         "normalize": {"type": ["boolean", "null"], "description": "Whether vectors get the length 1; ours."},
     },
-    labels={"user": str},
+    labels=labels("user"),
     unserved={},
     required=("input",),
     renamed={"prompt": "input", "prompts": "input"},

@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from pellucid.sampling_params import SamplingParams
+from pellucid.server.openai_fields import LABELS, Label, Unserved, echo_schemas, inner_schema, labels, unserved
 from pellucid.trace.events import LEVEL_HELP, MAX_LEVEL
 
 Schema = dict[str, Any]
@@ -23,17 +24,13 @@ DEFAULT_COMPLETION_TOKENS = 16
 _SAMPLING = {f.name: f for f in fields(SamplingParams)}
 _STREAM_OPTIONS: Schema = {
     "type": ["object", "null"],
-    "properties": {"include_usage": {"type": "boolean"}, "include_obfuscation": {"enum": [False, None]}},
+    "properties": {
+        "include_usage": {"type": "boolean"},
+        "include_obfuscation": inner_schema("stream_options.include_obfuscation"),
+    },
     "additionalProperties": False,
     "description": "With stream only: include_usage ends the stream with a chunk of usage.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Unserved:
-    """A field of OpenAI's API that we do not serve: the values besides null at which it asks for nothing."""
-
-    neutral: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +39,7 @@ class Endpoint:
 
     own: Mapping[str, Schema]
     """Fields that this endpoint reads itself, with their JSON schemas."""
-    labels: Mapping[str, type]
-    """Fields that by their meaning change no answer: checked, and otherwise the client's own."""
+    labels: Mapping[str, Label]
     unserved: Mapping[str, Unserved]
     required: tuple[str, ...]
     renamed: Mapping[str, str]
@@ -65,10 +61,11 @@ class Endpoint:
         """JSON schema of a body, for the OpenAPI document."""
         properties: dict[str, Schema] = dict(self.own)
         properties |= {name: sampling_schema(name) for name in self.sampling}
-        for name, kind in self.labels.items():
-            properties[name] = {"type": ["string" if kind is str else "object", "null"]}
-        for name, unserved in self.unserved.items():
-            properties[name] = {"enum": [None, *unserved.neutral], "description": "Not served: neutral values only."}
+        for name, label in self.labels.items():
+            kind = "string" if label.kind is str else "object"
+            properties[name] = {"type": [kind, "null"], "description": f"Changes no answer: {label.why}."}
+        for name, field in self.unserved.items():
+            properties[name] = {"enum": [None, *field.neutral], "description": f"Not served: {field.why}."}
         return {
             "type": "object",
             "properties": dict(sorted(properties.items())),
@@ -77,7 +74,6 @@ class Endpoint:
         }
 
 
-LABELS: dict[str, type] = {"user": str, "metadata": dict, "safety_identifier": str, "prompt_cache_key": str}
 _MODEL: Schema = {"type": "string", "description": "The served model's name, as /v1/models lists it."}
 _STREAM: Schema = {"type": ["boolean", "null"], "default": False, "description": "Answer with server-sent events."}
 COMMON: dict[str, Schema] = {
@@ -154,8 +150,8 @@ COMPLETIONS = Endpoint(
         "echo": {"type": ["boolean", "null"], "default": False, "description": "Give the prompt back too."},
         "best_of": {"type": ["integer", "null"], "description": "Only the value of n."},
     },
-    labels={"user": str},
-    unserved={"suffix": Unserved(("",))},
+    labels=labels("user"),
+    unserved=unserved("suffix"),
     required=("prompt",),
     renamed={},
 )
@@ -171,6 +167,7 @@ _PARTS: Schema = {
                 "type": "object",
                 "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
                 "required": ["type", "text"],
+                "additionalProperties": EMPTY,
             },
         },
     ]
@@ -182,11 +179,18 @@ _CALL: Schema = {
         "type": {"const": "function"},
         "function": {
             "type": "object",
-            "properties": {"name": {"type": "string", "minLength": 1}, "arguments": {"type": "string"}},
+            "properties": {
+                "name": {"type": "string", "minLength": 1},
+                "arguments": {"type": "string"},
+                **echo_schemas("messages[].tool_calls[].function"),
+            },
             "required": ["name", "arguments"],
+            "additionalProperties": EMPTY,
         },
+        **echo_schemas("messages[].tool_calls[]"),
     },
     "required": ["function"],
+    "additionalProperties": EMPTY,
 }
 
 
@@ -213,6 +217,7 @@ _MESSAGE: Schema = {
             content={"anyOf": [*_PARTS["anyOf"], {"type": "null"}]},
             tool_calls={"type": ["array", "null"], "items": _CALL},
             reasoning_content={"type": ["string", "null"]},
+            **echo_schemas("messages[]"),
         ),
         _message(["tool"], ["content", "tool_call_id"], tool_call_id={"type": "string"}),
     ]
@@ -280,20 +285,10 @@ CHAT = Endpoint(
         },
     },
     labels=LABELS,
-    unserved={
-        "audio": Unserved(),
-        "function_call": Unserved(("none", "auto")),
-        "functions": Unserved(([],)),
-        "modalities": Unserved((["text"],)),
-        "moderation": Unserved(),
-        "prediction": Unserved(),
-        "prompt_cache_options": Unserved(),
-        "prompt_cache_retention": Unserved(("in_memory",)),
-        "service_tier": Unserved(("auto", "default")),
-        "store": Unserved((False,)),
-        "verbosity": Unserved(("medium",)),
-        "web_search_options": Unserved(),
-    },
+    unserved=unserved(
+        *("audio", "function_call", "functions", "modalities", "moderation", "prediction"),
+        *("prompt_cache_options", "prompt_cache_retention", "service_tier", "store", "verbosity", "web_search_options"),
+    ),
     required=("messages",),
     renamed={"logprobs": "top_logprobs", "prompt": "messages"},
 )

@@ -6,7 +6,8 @@ from typing import Any
 
 from pellucid.errors import InvalidParameterError
 from pellucid.server.api_errors import api_error
-from pellucid.server.checks import refused, shown
+from pellucid.server.checks import check_sent_back, refused, shown
+from pellucid.server.openai_fields import echoes
 from pellucid.tokenizer import chat_template
 
 _EVERY = ("role", "content", "name")
@@ -47,10 +48,11 @@ def _check_message(message: Any, place: str, maps_developer: bool) -> dict[str, 
     if not isinstance(role, str) or role not in ROLES:
         raise refused(f"{place}.role", f"{place}.role is {shown(role)}, but must be one of {', '.join(ROLES)}")
     allowed = MESSAGE_FIELDS[role]
+    sent_back = echoes("messages[]") if role == "assistant" else ()
     plain: dict[str, Any] = {}
     for given, value in message.items():
         name = _OTHER_NAMES.get(given, given) if role == "assistant" else given
-        if value is None or (name not in allowed and value in ([], "")):
+        if value is None or (name not in allowed and (value in ([], "") or name in sent_back)):
             continue
         if name not in allowed:
             raise refused(
@@ -79,6 +81,8 @@ def _check_call(call: Any, place: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if kind != "function" or not isinstance(function, dict):
         raise refused(place, f'{place} must be {{"id": …, "type": "function", "function": {{"name", "arguments"}}}}')
+    check_sent_back(call, place, {"id", "type", "function", *echoes("messages[].tool_calls[]")})
+    check_sent_back(function, f"{place}.function", {"name", "arguments", *echoes("messages[].tool_calls[].function")})
     name, arguments = function.get("name"), function.get("arguments", "{}")
     if not isinstance(name, str) or not name:
         raise refused(f"{place}.function.name", f"{place}.function.name must be a string with the tool's name")

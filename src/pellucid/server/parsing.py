@@ -10,7 +10,7 @@ from pellucid.errors import PellucidError
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.api_errors import api_error
 from pellucid.server.chat_format import ChatFormat
-from pellucid.server.checks import boolean, check_names, refused, same, shown
+from pellucid.server.checks import boolean, check_inner, check_names, check_neutral, refused, same, shown
 from pellucid.server.fields import CHAT, COMPLETIONS, DEFAULT_COMPLETION_TOKENS, REASONING_EFFORTS, Endpoint
 from pellucid.server.messages import check_messages
 from pellucid.server.output.choice import ChoiceParser
@@ -274,22 +274,16 @@ def _include_usage(options: Any, stream: bool, is_served: bool) -> bool:
         raise refused("stream_options", "stream_options needs stream to be true")
     if not isinstance(options, dict):
         raise refused("stream_options", "stream_options must be an object")
-    for name, value in options.items():
-        neutral = name == "include_obfuscation" and value in (None, False)
-        if not (neutral or (is_served and name == "include_usage")):
-            raise refused(f"stream_options.{name[:64]}", f"stream_options has {shown(name)}, which is not served")
+    check_inner(options, "stream_options", ("include_usage",) if is_served else ())
     return boolean(options, "include_usage")
 
 
 def check_unserved(body: Mapping[str, Any], endpoint: Endpoint) -> None:
     """Refuse fields that are not served at other than neutral values, and labels that are none."""
     for name, unserved in endpoint.unserved.items():
-        value = body.get(name)
-        if value is not None and not any(same(value, neutral) for neutral in unserved.neutral):
-            allowed = " or ".join(["null", *map(repr, unserved.neutral)])
-            raise refused(name, f"{name} is not served; it may only be {allowed}", "unsupported_parameter")
-    for name, kind in endpoint.labels.items():
-        value = body.get(name)
+        check_neutral(body.get(name), name, unserved)
+    for name, label in endpoint.labels.items():
+        value, kind = body.get(name), label.kind
         if value is None:
             continue
         if not isinstance(value, kind):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pellucid.errors import InvalidParameterError
-from pellucid.server.checks import boolean, refused, shown
+from pellucid.server.checks import boolean, check_inner, refused, shown
 from pellucid.structured_outputs import NAME, StructuredOutputsParams
 
 _FIELD = "response_format"
@@ -43,11 +43,7 @@ def _from_response_format(value: Any) -> StructuredOutputsParams | None:
             f"{_FIELD}.type" if isinstance(value, dict) else _FIELD,
             f"{_FIELD} must be an object whose type is text, json_object or json_schema, but is {shown(value)}",
         )
-    extra = sorted(set(value) - {"type", *(["json_schema"] if kind == "json_schema" else [])})
-    if extra:
-        raise refused(
-            f"{_FIELD}.{extra[0][:64]}", f"{_FIELD} of type {kind} has {shown(extra[0])}, which is not served"
-        )
+    check_inner(value, _FIELD, ("type", "json_schema") if kind == "json_schema" else ("type",))
     if kind == "text":
         return None
     if kind == "json_object":
@@ -59,9 +55,7 @@ def from_schema(given: Any, place: str) -> StructuredOutputsParams:
     """From name and schema. Strict or not: the schema is enforced, and one that cannot be is refused (`ApiError`)."""
     if not isinstance(given, dict):
         raise refused(place, f"{place} must be an object with name and schema")
-    for name in given:
-        if name not in _SCHEMA_FIELDS:
-            raise refused(f"{place}.{name[:64]}", f"{place} has {shown(name)}, which is not served")
+    check_inner(given, place, _SCHEMA_FIELDS)
     label = given.get("name")
     if not isinstance(label, str) or not _NAMES.fullmatch(label):
         raise refused(f"{place}.name", f"{place}.name is {shown(label)}, but must be 1 to 64 letters, digits, _ or -")

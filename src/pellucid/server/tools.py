@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.server.checks import boolean, refused, shown
+from pellucid.server.checks import boolean, check_inner, refused, shown
 
 MAX_TOOLS = 128
 MAX_TOOLS_CHARS = 512 * 1024
@@ -57,12 +57,12 @@ def parse_tools(body: Mapping[str, Any], *, flat: bool = False) -> ToolUse | Non
     if choice == "required":
         return ToolUse(tuple(tools), tuple(names), parallel)
     if isinstance(choice, dict) and choice.get("type") == "function":
-        named = choice if flat else choice.get("function")
-        name = named.get("name") if isinstance(named, dict) else None
-        _check_known(name, names)
-        return ToolUse(tuple(tools), (str(name),), parallel=False)
+        return ToolUse(tuple(tools), (_named(choice, "tool_choice", names, flat),), parallel=False)
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        return _allowed(choice if flat else choice.get("allowed_tools"), tools, parallel, flat)
+        if flat:
+            return _allowed(choice, "tool_choice", tools, parallel, flat)
+        check_inner(choice, "tool_choice", ("type", "allowed_tools"))
+        return _allowed(choice.get("allowed_tools"), "tool_choice.allowed_tools", tools, parallel, flat)
     raise refused(
         "tool_choice",
         f"tool_choice is {shown(choice)}, but must be none, auto, required, or an object that names a function or "
@@ -70,27 +70,32 @@ def parse_tools(body: Mapping[str, Any], *, flat: bool = False) -> ToolUse | Non
     )
 
 
-def _allowed(choice: Any, tools: list[dict[str, Any]], parallel: bool, flat: bool) -> ToolUse:
+def _named(choice: Any, place: str, names: list[str], flat: bool) -> str:
+    """The function that an object names, which has the form of a tool."""
+    named = choice
+    if not flat and isinstance(choice, dict):
+        check_inner(choice, place, ("type", "function"))
+        named, place = choice.get("function"), f"{place}.function"
+    if isinstance(named, dict):
+        check_inner(named, place, ("type", "name") if flat else ("name",))
+    name = named.get("name") if isinstance(named, dict) else None
+    if not isinstance(name, str) or name not in names:
+        raise refused("tool_choice", f"tool_choice names {shown(name)}, which is not among the tools")
+    return name
+
+
+def _allowed(choice: Any, place: str, tools: list[dict[str, Any]], parallel: bool, flat: bool) -> ToolUse:
     """Only some of the tools; the model is shown no others."""
     mode = choice.get("mode") if isinstance(choice, dict) else None
     listed = choice.get("tools") if isinstance(choice, dict) else None
     if mode not in ("auto", "required") or not isinstance(listed, list) or not listed:
         raise refused("tool_choice", "allowed_tools must have a mode, auto or required, and a list of tools")
+    check_inner(choice, place, ("type", "mode", "tools") if flat else ("mode", "tools"))
     names = [tool["function"]["name"] for tool in tools]
-    allowed = set()
-    for item in listed:
-        named = item if flat or not isinstance(item, dict) else item.get("function")
-        name = named.get("name") if isinstance(named, dict) else None
-        _check_known(name, names)
-        allowed.add(name)
+    allowed = {_named(item, f"{place}.tools[{index}]", names, flat) for index, item in enumerate(listed)}
     kept = tuple(tool for tool in tools if tool["function"]["name"] in allowed)
     required = tuple(tool["function"]["name"] for tool in kept) if mode == "required" else None
     return ToolUse(kept, required, parallel)
-
-
-def _check_known(name: Any, names: list[str]) -> None:
-    if not isinstance(name, str) or name not in names:
-        raise refused("tool_choice", f"tool_choice names {shown(name)}, which is not among the tools")
 
 
 def _check_tools(tools: Any, flat: bool) -> list[dict[str, Any]]:
@@ -121,18 +126,14 @@ def _check_tool(tool: Any, place: str, flat: bool) -> dict[str, Any]:
         function, inner = {name: value for name, value in tool.items() if name != "type"}, place
     else:
         function, inner = tool.get("function"), f"{place}.function"
-        extra = sorted(set(tool) - {"type", "function"})
-        if extra:
-            raise refused(f"{place}.{extra[0][:64]}", f"{place} has {shown(extra[0])}, which is not served")
+        check_inner(tool, place, ("type", "function"))
     if not isinstance(function, dict):
         raise refused(inner, f"{inner} must be an object with a name")
     return {"type": "function", "function": _check_function(function, inner)}
 
 
 def _check_function(function: dict[str, Any], place: str) -> dict[str, Any]:
-    for key, value in function.items():
-        if key not in _TOOL_FIELDS and value is not None:
-            raise refused(f"{place}.{key[:64]}", f"{place} has {shown(key)}, which is not served")
+    check_inner(function, place, _TOOL_FIELDS)
     plain = {key: function[key] for key in _TOOL_FIELDS if function.get(key) is not None}
     name = plain.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):

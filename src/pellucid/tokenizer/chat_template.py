@@ -269,6 +269,10 @@ def _check_part(part: Any, place: str) -> str:
         )
     if not isinstance(part.get("text"), str):
         raise InvalidParameterError(f"{place}.text", f"{place}.text must be a string, not {_kind(part.get('text'))}")
+    for name, value in part.items():
+        if name not in ("type", "text") and value not in (None, [], ""):
+            known = "a text part has type and text"
+            raise InvalidParameterError(f"{place}.{name}", f"{place} has {shown(name)}, which is not known; {known}")
     return str(part["text"])
 
 

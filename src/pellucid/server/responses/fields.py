@@ -9,15 +9,14 @@ from pellucid.server.fields import (
     EMPTY,
     FUNCTION,
     JSON_SCHEMA,
-    LABELS,
     PARALLEL,
     REASONING_EFFORTS,
     STRUCTURED_OUTPUTS,
     TOOL_CHOICE,
     Endpoint,
     Schema,
-    Unserved,
 )
+from pellucid.server.openai_fields import LABELS, echo_schemas, inner_schema, unserved
 
 LOGPROBS = "message.output_text.logprobs"
 """The one thing of `include` that is served."""
@@ -32,6 +31,7 @@ def _item(kind: str, required: list[str], **properties: Schema) -> Schema:
     return {"type": "object", "properties": own, "required": ["type", *required], "additionalProperties": EMPTY}
 
 
+_ECHOED: dict[str, Schema] = echo_schemas("input[].content[]")
 _CONTENT: Schema = {
     "anyOf": [
         _TEXT,
@@ -39,8 +39,9 @@ _CONTENT: Schema = {
             "type": "array",
             "items": {
                 "type": "object",
-                "properties": {"type": {"enum": ["input_text", "output_text", "text"]}, "text": _TEXT},
+                "properties": {"type": {"enum": ["input_text", "output_text", "text"]}, "text": _TEXT, **_ECHOED},
                 "required": ["type", "text"],
+                "additionalProperties": EMPTY,
             },
         },
     ]
@@ -68,8 +69,9 @@ _ITEM: Schema = {
                 "type": ["array", "null"],
                 "items": {
                     "type": "object",
-                    "properties": {"type": {"const": "reasoning_text"}, "text": _TEXT},
+                    "properties": {"type": {"const": "reasoning_text"}, "text": _TEXT, **_ECHOED},
                     "required": ["type", "text"],
+                    "additionalProperties": EMPTY,
                 },
             },
         ),
@@ -77,7 +79,7 @@ _ITEM: Schema = {
 }
 _STREAM_OPTIONS: Schema = {
     "type": ["object", "null"],
-    "properties": {"include_obfuscation": {"enum": [False, None]}},
+    "properties": {"include_obfuscation": inner_schema("stream_options.include_obfuscation")},
     "additionalProperties": False,
     "description": "Nothing in it is served.",
 }
@@ -91,7 +93,7 @@ _TEXT_OPTIONS: Schema = {
             "additionalProperties": False,
             "description": "text, json_object or json_schema.",
         },
-        "verbosity": {"enum": ["medium", None]},
+        "verbosity": inner_schema("text.verbosity"),
     },
     "additionalProperties": False,
     "description": "The form of the answer.",
@@ -100,9 +102,7 @@ _REASONING: Schema = {
     "type": ["object", "null"],
     "properties": {
         "effort": {"enum": [*REASONING_EFFORTS, None]},
-        **{name: {"enum": [None]} for name in ("summary", "generate_summary")},
-        "context": {"enum": ["auto", None]},
-        "mode": {"enum": ["standard", None]},
+        **{n: inner_schema(f"reasoning.{n}") for n in ("summary", "generate_summary", "context", "mode")},
     },
     "additionalProperties": False,
     "description": "effort: how much to reason, for models whose chat template asks. No summaries are made.",
@@ -144,23 +144,11 @@ RESPONSES = Endpoint(
         "chat_template_kwargs": {"type": ["object", "null"], "description": "Variables for the chat template."},
     },
     labels=LABELS,
-    unserved={
-        "access_programs": Unserved(),
-        "background": Unserved((False,)),
-        "background_options": Unserved(),
-        "context_management": Unserved(([],)),
-        "conversation": Unserved(),
-        "image": Unserved(),
-        "max_tool_calls": Unserved(),
-        "moderation": Unserved(),
-        "previous_response_id": Unserved(),
-        "prompt": Unserved(),
-        "prompt_cache_options": Unserved(),
-        "prompt_cache_retention": Unserved(("in_memory",)),
-        "service_tier": Unserved(("auto", "default")),
-        "store": Unserved((False,)),
-        "truncation": Unserved(("disabled",)),
-    },
+    unserved=unserved(
+        *("access_programs", "background", "background_options", "context_management", "conversation", "image"),
+        *("max_tool_calls", "moderation", "previous_response_id", "prompt", "prompt_cache_options"),
+        *("prompt_cache_retention", "service_tier", "store", "truncation"),
+    ),
     required=("input",),
     renamed={"max_tokens": "max_output_tokens", "logprobs": "top_logprobs", "prompt": "input", "messages": "input"},
     without=frozenset(("n", "max_tokens", "logprobs", "prompt_logprobs")),

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from pellucid.server.checks import refused, shown
+from pellucid.server.checks import check_sent_back, refused, shown
 from pellucid.server.messages import MAX_MESSAGES
+from pellucid.server.openai_fields import echoes
 
 Message = dict[str, Any]
 
 _TEXT_PARTS = ("input_text", "output_text", "text")
 _MESSAGE_ROLES = ("developer", "system", "user", "assistant")
 _FIELDS: dict[str, tuple[str, ...]] = {
-    "message": ("type", "role", "content", "id", "status", "phase"),
-    "function_call": ("type", "call_id", "name", "arguments", "id", "status"),
-    "function_call_output": ("type", "call_id", "output", "id", "status"),
-    "reasoning": ("type", "summary", "content", "id", "status"),
+    "message": ("type", "role", "content"),
+    "function_call": ("type", "call_id", "name", "arguments"),
+    "function_call_output": ("type", "call_id", "output"),
+    "reasoning": ("type", "summary", "content"),
 }
-"""By type. What a client sends back of an answer's items is known, so that it can send them as they came."""
+"""By type, besides what clients send back of an answer's items (`echoes`)."""
 
 
 def messages_of(value: Any, instructions: Any) -> list[Message]:
@@ -64,9 +65,7 @@ def _kind(item: Any, place: str) -> str:
     kind = item.get("type") or ("message" if "role" in item else None)
     if not isinstance(kind, str) or kind not in _FIELDS:
         raise refused(f"{place}.type", f"{place}.type is {shown(kind)}, but must be one of {', '.join(_FIELDS)}")
-    for name, value in item.items():
-        if name not in _FIELDS[kind] and value not in (None, [], ""):
-            raise refused(f"{place}.{name[:64]}", f"{place}.{shown(name)} is not served")
+    check_sent_back(item, place, {*_FIELDS[kind], *echoes("input[]"), *echoes(f"input[{kind}]")})
     if kind == "message" and item.get("role") not in _MESSAGE_ROLES:
         allowed = ", ".join(_MESSAGE_ROLES)
         raise refused(f"{place}.role", f"{place}.role is {shown(item.get('role'))}, but must be one of {allowed}")
@@ -94,7 +93,9 @@ def _reasoning(item: Message, place: str) -> str:
     if item.get("summary") not in (None, []):
         raise refused(f"{place}.summary", f"{place}.summary must be empty: summaries of reasoning are not served")
     parts = [] if item.get("content") is None else item["content"]
-    if not isinstance(parts, list) or not all(_is_part(part, ("reasoning_text",)) for part in parts):
+    if not isinstance(parts, list) or not all(
+        _is_part(part, ("reasoning_text",), f"{place}.content[{index}]") for index, part in enumerate(parts)
+    ):
         raise refused(f"{place}.content", f"{place}.content must be a list of reasoning_text parts")
     return "".join(part["text"] for part in parts)
 
@@ -105,7 +106,7 @@ def _text(content: Any, place: str) -> str:
     if not isinstance(content, list):
         raise refused(place, f"{place} must be a string or a list of text parts")
     for index, part in enumerate(content):
-        if not _is_part(part, _TEXT_PARTS):
+        if not _is_part(part, _TEXT_PARTS, f"{place}[{index}]"):
             kind = part.get("type") if isinstance(part, dict) else part
             raise refused(
                 f"{place}[{index}].type", f"{place}[{index}] is {shown(kind)}, but must be a part with text: input_text"
@@ -113,8 +114,11 @@ def _text(content: Any, place: str) -> str:
     return "".join(part["text"] for part in content)
 
 
-def _is_part(part: Any, kinds: tuple[str, ...]) -> bool:
-    return isinstance(part, dict) and part.get("type") in kinds and isinstance(part.get("text"), str)
+def _is_part(part: Any, kinds: tuple[str, ...], place: str) -> bool:
+    if not isinstance(part, dict) or part.get("type") not in kinds or not isinstance(part.get("text"), str):
+        return False
+    check_sent_back(part, place, {"type", "text", *echoes("input[].content[]")})
+    return True
 
 
 def _string(item: Message, name: str, place: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pellucid.server.chat_format import ChatFormat
-from pellucid.server.checks import check_names, refused, shown
+from pellucid.server.checks import check_inner, check_names, refused, shown
 from pellucid.server.messages import check_messages
 from pellucid.server.parsing import (
     ChatRequest,
@@ -22,8 +22,6 @@ from pellucid.server.responses.fields import LOGPROBS, RESPONSES
 from pellucid.server.responses.items import messages_of
 from pellucid.server.tools import parse_tools
 from pellucid.structured_outputs import NAME, StructuredOutputsParams
-
-_NEUTRAL_REASONING = {"summary": (None,), "generate_summary": (None,), "context": ("auto",), "mode": ("standard",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +82,7 @@ def _structured_outputs(body: dict[str, Any]) -> StructuredOutputsParams | None:
     text = body.get("text")
     if text is not None and not isinstance(text, dict):
         raise refused("text", "text must be an object")
-    for name, value in (text or {}).items():
-        if name not in ("format", "verbosity"):
-            raise refused(f"text.{name[:64]}", f"text has {shown(name)}, which is not served")
-        if name == "verbosity" and value not in (None, "medium"):
-            raise refused("text.verbosity", "text.verbosity is not served; it may only be null or medium")
+    check_inner(text or {}, "text", ("format",))
     form = (text or {}).get("format")
     if form is None:
         return parse_structured_outputs({NAME: body.get(NAME)})
@@ -107,12 +101,7 @@ def _effort(reasoning: Any) -> Any:
         return None
     if not isinstance(reasoning, dict):
         raise refused("reasoning", "reasoning must be an object")
-    for name, value in reasoning.items():
-        if name == "effort":
-            continue
-        neutral = _NEUTRAL_REASONING.get(name)
-        if neutral is None or (value is not None and value not in neutral):
-            raise refused(f"reasoning.{name[:64]}", f"reasoning.{shown(name)} is not served")
+    check_inner(reasoning, "reasoning", ("effort",))
     return reasoning.get("effort")
 
 
