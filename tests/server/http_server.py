@@ -22,7 +22,7 @@ from pellucid.engine.llm_engine import LLMEngine
 from pellucid.errors import InvalidParameterError
 from pellucid.server.app import create_app
 from pellucid.server.models import ModelPool
-from pellucid.server.running import bind
+from pellucid.server.running import bind, uvicorn_config
 from pellucid.server.settings import ServerSettings
 from pellucid.tokenizer.shielding import ControlStrings
 from pellucid.tokenizer.special_tokens import SpecialTokenScanner
@@ -111,7 +111,7 @@ class RunningServer:
         self.port: int = socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         app = create_app(self.models, self.settings, version="0", tracing=tracing)
-        self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+        self._server = uvicorn.Server(uvicorn_config(app, self.settings))
         # making a client reads the machine's certificates, which takes longer than most requests here
         self._http = httpx.Client(timeout=30, verify=False)
         self._client: openai.OpenAI | None = None
@@ -156,7 +156,9 @@ class RunningServer:
 
     def metric(self, name: str) -> float:
         """The value of a line of /metrics; the model's name need not be given."""
-        for line in self.get("/metrics").text.splitlines():
+        keys = self.settings.api_key
+        headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
+        for line in self.get("/metrics", headers=headers).text.splitlines():
             line = line.replace('{model_name="mock"}', "").replace(',model_name="mock"', "")
             if line.startswith(name + " "):
                 return float(line.split()[-1])

@@ -332,6 +332,7 @@ def test_a_mistake_of_ours_is_a_plain_500(monkeypatch: pytest.MonkeyPatch, caplo
         response = server.post(COMPLETIONS_PATH, {"prompt": "a"})
         error = error_of(response, 500)
         assert error["code"] == "internal_error"
+        assert response.headers["Connection"] == "close"  # or the next request would meet a reset
         assert "secret" not in response.text
         wait_for(lambda: "ZeroDivisionError" in caplog.text)
         assert server.get("/health").status_code == 200

@@ -50,6 +50,9 @@ def serve(
     max_body_bytes: Annotated[
         int, typer.Option("--max-body-bytes", metavar="N", help=HELP["max_body_bytes"])
     ] = DEFAULTS.max_body_bytes,
+    max_websockets: Annotated[
+        int, typer.Option("--max-websockets", metavar="N", help=HELP["max_websockets"])
+    ] = DEFAULTS.max_websockets,
     cors_origin: Annotated[
         list[str] | None, typer.Option("--cors-origin", metavar="ORIGIN", help=HELP["cors_origin"], show_default=False)
     ] = None,
@@ -100,6 +103,7 @@ def serve(
         model_memory_bytes=model_memory_bytes,
         max_queue=max_queue,
         max_body_bytes=max_body_bytes,
+        max_websockets=max_websockets,
         cors_origin=tuple(cors_origin or ()),
         tool_call_parser=tool_call_parser,
         reasoning_parser=reasoning_parser,

@@ -8,11 +8,13 @@ answer_grammar.py  what an answer must be where calls or a shape are asked for, 
 output/         generated text → content, reasoning and tool calls
 response_format.py  the shape an answer must have, from response_format or structured_outputs
 routes.py       the endpoints
-prefill.py      filling the prefix cache ahead of a request, by POST and WebSocket
+prefill.py      filling the prefix cache ahead of a request
+type_ahead.py   the same over a WebSocket, for text that is still being typed
 answers.py      outputs → the bodies and chunks of OpenAI's API (chat_answers.py, completion_answers.py)
 responses/      /v1/responses
 delivery.py     whole answers and event streams; a client that leaves ends its request
 gate.py         around every request: its id, the API key, the access log
+sockets.py      the same around every WebSocket, and how one ends
 api_errors.py   every failure in OpenAI's shape
 wire.py         JSON in and out, with its limits
 metrics.py      what Prometheus reads

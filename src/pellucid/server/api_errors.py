@@ -48,6 +48,12 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
+def internal_error() -> ApiError:
+    """A mistake of ours. uvicorn closes the connection after it, which a client must know before it sends more."""
+    message = "the server made a mistake; its log has the details"
+    return ApiError(500, message, code="internal_error", headers={"Connection": "close"})
+
+
 def retry_header(status: int) -> dict[str, str]:
     """`Retry-After` for a status after which trying again can succeed."""
     return {"Retry-After": str(RETRY_SECONDS[status])} if status in RETRY_SECONDS else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -10,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from pellucid.server.api_errors import ApiError
+from pellucid.server.api_errors import ApiError, internal_error
 from pellucid.server.delivery import CLIENT_GONE
 from pellucid.server.document import describe
 from pellucid.server.embeddings import EmbeddingRoutes
@@ -21,8 +22,10 @@ from pellucid.server.playground import playground_router
 from pellucid.server.prefill import PrefillRoutes
 from pellucid.server.routes import Routes
 from pellucid.server.settings import DEFAULTS, ServerSettings
+from pellucid.server.sockets import SocketGate
 from pellucid.server.traces import TraceRoutes
 from pellucid.server.tracing import Tracing
+from pellucid.server.type_ahead import TypeAhead
 from pellucid.server.wire import JsonResponse
 
 
@@ -41,7 +44,8 @@ def create_app(
         title="Pellucid", version=version, description="An OpenAI-compatible API. Unknown fields are refused."
     )
     app.include_router(routes.router())
-    app.include_router(PrefillRoutes(models, settings).router())
+    app.include_router(PrefillRoutes(models, settings, metrics).router())
+    app.include_router(TypeAhead(models, settings, metrics).router())
     app.include_router(EmbeddingRoutes(models, settings, metrics).router())
     app.include_router(traces.router())
     app.include_router(playground_router(settings))
@@ -50,7 +54,13 @@ def create_app(
     app.add_exception_handler(HTTPException, _refuse_http)
     app.add_exception_handler(ClientDisconnect, _nobody_there)
     app.add_exception_handler(Exception, _apologize)
-    app.add_middleware(Gate, settings=settings, metrics=metrics, tracing=tracing)
+    app.add_middleware(
+        Gate,
+        settings=settings,
+        metrics=metrics,
+        tracing=tracing,
+        sockets=partial(SocketGate, settings=settings, metrics=metrics),
+    )
     if settings.cors_origin:  # the outermost: a browser asks beforehand without the key
         app.add_middleware(
             CORSMiddleware,
@@ -87,4 +97,4 @@ def _nobody_there(request: Request, _: Any) -> Response:
 
 def _apologize(request: Request, _: Any) -> Response:
     """A mistake of ours: the traceback goes to the log, not to the client."""
-    return _refuse(request, ApiError(500, "the server made a mistake; its log has the details", code="internal_error"))
+    return _refuse(request, internal_error())

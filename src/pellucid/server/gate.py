@@ -8,7 +8,7 @@ import hmac
 import re
 import time
 import uuid
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,33 +73,61 @@ def client_of(scope: MutableMapping[str, Any], user: str | None) -> str:
     return str(scope.get(KEY, user or ""))
 
 
-def matching_key(keys: Sequence[str], given: str) -> int | None:
-    """The place of the key that was given. All are compared, and digests of one length, so that time tells nothing."""
-    digest = _digest(given)
-    matches = [hmac.compare_digest(digest, _digest(key)) for key in keys]
-    return matches.index(True) if any(matches) else None
+def request_id_of(headers: Headers) -> str:
+    """The client's own, or a new one."""
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
+
+
+class Keys:
+    """Who may enter. All keys are compared, and digests of one length, so that time tells nothing."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._digests = [_digest(key) for key in keys]
+
+    def admit(self, scope: MutableMapping[str, Any], given: str) -> bool:
+        """Whether the key is one of them, or none is needed; the scope learns which, where there are several."""
+        if not self._digests:
+            return True
+        digest = _digest(given)
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        if any(matches) and len(matches) > 1:
+            scope[KEY] = f"key {matches.index(True)}"
+        return any(matches)
+
+    def admit_headers(self, scope: MutableMapping[str, Any], headers: Headers) -> bool:
+        """The same for the key of `Authorization: Bearer KEY`."""
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return self.admit(scope, key.strip() if scheme.lower() == "bearer" else "")
 
 
 class Gate:
     """ASGI middleware."""
 
     def __init__(
-        self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, tracing: Tracing | None = None
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        metrics: Metrics,
+        tracing: Tracing | None = None,
+        *,
+        sockets: Callable[[ASGIApp], ASGIApp],
     ) -> None:
+        """sockets: makes the gate for WebSockets."""
         self.app = app
+        self._sockets = sockets(app)
         self._settings = settings
+        self._keys = Keys(settings.api_key)
         self._metrics = metrics
         self._tracing = tracing
         self._log = Log(settings.log_format, settings.log_level)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await (self._sockets if scope["type"] == "websocket" else self.app)(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        request_id = headers.get("x-request-id", "")
-        if not _REQUEST_ID.fullmatch(request_id):
-            request_id = f"req-{uuid.uuid4().hex}"
+        request_id = request_id_of(headers)
         notes: dict[str, Any] = {}
         # all three here, so that routers which copy the scope share them
         scope[NOTES], scope[FOLLOWED], scope[ON_END] = notes, Followed(), []
@@ -141,23 +169,10 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
         if is_foreign_page(scope["method"], headers, self._settings):
-            return ApiError(
-                403,
-                "a web page of another origin may not do this: --cors-origin names those that may",
-                code="foreign_origin",
-            )
-        if scope["path"] in OPEN_PATHS | SHELL_PATHS or self._may_enter(scope, headers):
+            return foreign_origin()
+        if scope["path"] in OPEN_PATHS | SHELL_PATHS or self._keys.admit_headers(scope, headers):
             return None
         return unauthorized()
-
-    def _may_enter(self, scope: Scope, headers: Headers) -> bool:
-        if not self._settings.api_key:
-            return True
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        place = matching_key(self._settings.api_key, key.strip() if scheme.lower() == "bearer" else "")
-        if place is not None and len(self._settings.api_key) > 1:
-            scope[KEY] = f"key {place}"
-        return place is not None
 
     def _note_end(self, scope: Scope, request_id: str, status: int, span: Any) -> None:
         route = getattr(scope.get("route"), "path", "other")
@@ -206,11 +221,18 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def unauthorized() -> ApiError:
+def foreign_origin() -> ApiError:
+    """A web page that may not."""
+    return ApiError(
+        403, "a web page of another origin may not do this: --cors-origin names those that may", code="foreign_origin"
+    )
+
+
+def unauthorized(how: str = "send it as `Authorization: Bearer KEY`") -> ApiError:
     """A key that is missing or wrong."""
     return ApiError(
         401,
-        "the API key is missing or wrong: send it as `Authorization: Bearer KEY`",
+        f"the API key is missing or wrong: {how}",
         code="invalid_api_key",
         headers={"WWW-Authenticate": "Bearer"},
     )

@@ -22,6 +22,11 @@ LOGGERS = {
 """Whose words become lines of this log while a server runs, and from which level on: asyncio warns of every client that
 leaves between two writes."""
 
+_MISTAKE = 1011
+"""The close code of a WebSocket that corresponds to status 500."""
+_CLIENTS_FAULTS = frozenset(("Invalid UTF-8 sequence received from client.",))
+"""What uvicorn gives a traceback although no program is wrong; the WebSocket's own line has its close code."""
+
 
 class Log:
     """form: json or text; level: lines below it are not written."""
@@ -31,11 +36,14 @@ class Log:
         self._level = logging.getLevelNamesMapping()[level.upper()]
 
     def request(self, fields: Mapping[str, Any]) -> None:
-        """The line of one request: an error for a mistake of ours, a warning for other failures of the server."""
+        """The line of one request or WebSocket: an error for a mistake of ours, a warning for other failures of the
+        server."""
         status = int(fields["status"])
-        level = logging.ERROR if status == 500 else logging.WARNING if status > 500 else logging.INFO
+        is_mistake = status == 500 or ("error" in fields and fields.get("close_code") == _MISTAKE)
+        level = logging.ERROR if is_mistake else logging.WARNING if status > 500 else logging.INFO
         head = "{method} {path} {status}".format_map(fields)
-        self.write(level, "request", head, {k: v for k, v in fields.items() if v is not None})
+        event = "websocket" if "close_code" in fields else "request"
+        self.write(level, event, head, {k: v for k, v in fields.items() if v is not None})
 
     def write(self, level: int, event: str, message: str, fields: Mapping[str, Any]) -> None:
         """One line; in JSON `message` is left out for requests, whose fields say it all."""
@@ -44,7 +52,7 @@ class Log:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         name = logging.getLevelName(level).lower()
         if self._is_json:
-            said = {} if event == "request" else {"message": message}
+            said = {"message": message} if event == "log" else {}
             line = json.dumps({"time": now, "level": name, "event": event, **said, **fields}, default=str)
         else:
             shown = (f"{k}={_shown(v)}" for k, v in fields.items() if k not in ("method", "path", "status"))
@@ -75,6 +83,8 @@ class _Handler(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.msg in _CLIENTS_FAULTS:
+            return
         fields: dict[str, Any] = {"logger": record.name}
         if record.exc_info:
             fields["traceback"] = logging.Formatter().formatException(record.exc_info)

@@ -109,7 +109,8 @@ SUCCESS = Metric(
 FAILURES = Metric(
     "pellucid_request_failures_total",
     "counter",
-    "HTTP requests that got no answer or only a part of it, by reason: the `code` of the error, or client_gone.",
+    "HTTP requests that got no answer or only a part of it, and errors told over WebSockets, by reason: the `code` of "
+    "the error, or client_gone.",
     ("reason",),
 )
 REQUESTS = Metric("pellucid_requests_finished_total", "counter", "Requests of which all answers ended.")
@@ -164,9 +165,23 @@ EMBEDDING_TIME = Metric(
     "Arrival of a request for embeddings to its answer; one for each that got one.",
     buckets=_LONG,
 )
+PREFILLED = Metric(
+    "pellucid_prefilled_ahead_tokens_total", "counter", "Prompt tokens computed ahead, for /v1/prefill and type-ahead."
+)
+SOCKETS = Metric("pellucid_websocket_connections", "gauge", "WebSockets that are open.", ("route",))
+SOCKET_MESSAGES = Metric(
+    "pellucid_websocket_messages_total", "counter", "Messages that came over WebSockets.", ("route",)
+)
+SOCKET_CLOSES = Metric(
+    "pellucid_websocket_closes_total",
+    "counter",
+    "WebSockets that ended, by close code (RFC 6455); 1006: the connection broke off.",
+    ("route", "code"),
+)
 COUNTED = (
     SUCCESS, FAILURES, REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS, HTTP, TTFT, TPOT, ITL, E2E, QUEUE, PREFILL, DECODE,
-    PROMPT_LENGTH, OUTPUT_LENGTH, EMBEDDED, EMBEDDED_TOKENS, EMBEDDING_TIME,
+    PROMPT_LENGTH, OUTPUT_LENGTH, EMBEDDED, EMBEDDED_TOKENS, EMBEDDING_TIME, PREFILLED, SOCKETS, SOCKET_MESSAGES,
+    SOCKET_CLOSES,
 )  # fmt: skip
 METRICS = (*FROM_STATS, *FROM_POOL, *COUNTED)
 
@@ -175,14 +190,15 @@ class Metrics:
     """A registry of its own, so that several servers in one process do not meet."""
 
     def __init__(self, models: ModelPool) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
         self._models = models
         self.registry = CollectorRegistry()
         self._made: dict[Metric, Any] = {}
         for metric in COUNTED:
-            if metric.kind == "counter":
-                made: Any = Counter(metric.name, metric.help, metric.labels, registry=self.registry)
+            if metric.kind != "histogram":
+                simple = Counter if metric.kind == "counter" else Gauge
+                made: Any = simple(metric.name, metric.help, metric.labels, registry=self.registry)
             else:
                 made = Histogram(
                     metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry
@@ -247,6 +263,22 @@ class Metrics:
     def count_failure(self, reason: str) -> None:
         """Count a request that failed; `reason` is one of our own words."""
         self._made[FAILURES].labels(reason).inc()
+
+    def count_prefill(self, model_name: str, num_tokens: int) -> None:
+        """Count tokens computed ahead of a request."""
+        self._made[PREFILLED].labels(model_name).inc(num_tokens)
+
+    def count_socket(self, route: str, change: int) -> None:
+        """A WebSocket was opened (+1) or has ended (-1)."""
+        self._made[SOCKETS].labels(route).inc(change)
+
+    def count_socket_message(self, route: str) -> None:
+        """Count a message that came over a WebSocket."""
+        self._made[SOCKET_MESSAGES].labels(route).inc()
+
+    def count_socket_close(self, route: str, code: int) -> None:
+        """Count a WebSocket that ended."""
+        self._made[SOCKET_CLOSES].labels(route, str(code)).inc()
 
     def collect(self) -> Iterator[Any]:
         """For the registry: what engines and pool know themselves, read when it is asked for."""

@@ -73,6 +73,7 @@ class ModelPool:
     _loading: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     _fell_idle: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _is_closing: bool = field(init=False, default=False)
+    _listeners: list[Callable[[], None]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self._by_name = {model.name: model for model in self.models}
@@ -137,6 +138,20 @@ class ModelPool:
         """Whether new requests are taken."""
         return not self._is_closing and all(llm.is_ready for _, llm in self.loaded())
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closing
+
+    @contextlib.contextmanager
+    def told_of_closing(self, listener: Callable[[], None]) -> Iterator[None]:
+        """While entered, `close` calls the listener, from whatever thread it is called in."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
     def observe_with(self, observer_of: Callable[[str], Observer]) -> None:
         """From now on show every model's deltas to what this gives for its name."""
         self._observer_of = observer_of
@@ -153,7 +168,10 @@ class ModelPool:
 
     async def close(self, drain_seconds: float = 0.0) -> None:
         """Load nothing more, and close every engine."""
-        self._is_closing = True
+        if not self._is_closing:
+            self._is_closing = True
+            for listener in list(self._listeners):
+                listener()
         await asyncio.gather(*(llm.close(drain_seconds) for _, llm in self.loaded()))
 
     def _release(self, model: Model) -> None:

@@ -69,6 +69,21 @@ class _Server(uvicorn.Server):
         yield
 
 
+def uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
+    """How uvicorn serves the application."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
+    )
+
+
 def run(
     models: ModelPool,
     settings: ServerSettings,
@@ -91,19 +106,7 @@ def run(
 async def _serve(
     app: Any, models: ModelPool, settings: ServerSettings, bound: socket.socket, on_ready: Callable[[], Any]
 ) -> None:
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="websockets-sansio",
-            ws_max_size=settings.max_body_bytes,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=CLOSE_SECONDS,
-        )
-    )
+    server = _Server(uvicorn_config(app, settings))
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[None] = asyncio.Queue()
     for number in SIGNALS:  # not the loop's own handlers: when it closes, it would put back those that interrupt

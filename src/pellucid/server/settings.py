@@ -18,6 +18,7 @@ _WHOLE_NUMBERS = (
     ("port", 0, 65535),
     ("max_queue", 0, 2**31),
     ("max_body_bytes", 1, 2**31),
+    ("max_websockets", 0, 2**31),
     ("model_memory_bytes", 1, 2**63 - 1),
     ("trace_level", 0, MAX_LEVEL),
 )
@@ -53,7 +54,13 @@ class ServerSettings:
         metadata={"help": "Sequences that may wait beside the --max-num-seqs that run; more get status 429."},
     )
     max_body_bytes: int = field(
-        default=4 * 1024**2, metadata={"help": "Largest request body; a larger one gets status 413."}
+        default=4 * 1024**2,
+        metadata={
+            "help": "Largest request body, or message of a WebSocket; a larger one gets status 413, or close code 1009."
+        },
+    )
+    max_websockets: int = field(
+        default=256, metadata={"help": "WebSockets that may be open at once; more are closed with code 1013."}
     )
     cors_origin: tuple[str, ...] = field(
         default=(), metadata={"help": "A web origin whose pages may call the API, or *; may be repeated."}

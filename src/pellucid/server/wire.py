@@ -50,15 +50,20 @@ async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
         raise ApiError(415, "the Content-Type header must be application/json", code="unsupported_media_type")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise ApiError(415, "a body must come as it is, without a Content-Encoding", code="unsupported_media_type")
-    body = await _read(request, max_bytes)
+    return parse_object(await _read(request, max_bytes), "body")
+
+
+def parse_object(content: bytes | str, what: str) -> dict[str, Any]:
+    """Strict JSON that must be an object. what: what it is called. Raises `ApiError` 400."""
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_twice)
+        text = content.decode("utf-8") if isinstance(content, bytes) else content
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_twice)
     except RecursionError:
-        raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
+        raise ApiError(400, f"the {what} is nested too deeply", code="invalid_json") from None
     except ValueError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+        raise ApiError(400, f"the {what} is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
-        raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+        raise ApiError(400, f"the {what} must be a JSON object", code="invalid_json")
     return value
 
 
