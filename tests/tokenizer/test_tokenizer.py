@@ -255,13 +255,11 @@ SENTENCEPIECE = sentencepiece()
 @pytest.mark.parametrize(
     "unit", ["a", "abcdefghij", " ", "\n", " \n", "好", "🦙", "!", "1", "<", "<|im_end|>", "e\u0301"]
 )
-def test_time_is_linear_in_the_text(unit: str, smollm2: Tokenizer, gemma3: Tokenizer) -> None:
+def test_long_texts_without_a_break_come_back(unit: str, smollm2: Tokenizer, gemma3: Tokenizer) -> None:
+    """In reasonable time: a quadratic way would take minutes (test_linear_time.py)."""
     text = unit * (100_000 // len(unit))
     for tokenizer in (smollm2, gemma3):
-        start = time.thread_time()
         ids = tokenizer.encode(text, parse_special=True, add_special_tokens=False)
-        # A quadratic way would take minutes; this allows a tenth of a megabyte a second.
-        assert time.thread_time() - start < 1.0
         assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 

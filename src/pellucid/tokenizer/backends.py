@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pellucid.errors import ModelFileError
-from pellucid.tokenizer.pre_tokenizers import DIGIT_RUNS, EACH_DIGIT, GPT2_WORDS, PUNCTUATION, PreTokenizer
+from pellucid.tokenizer.guard import applied
+from pellucid.tokenizer.pre_tokenizers import DIGIT_RUNS, EACH_DIGIT, GPT2_WORDS, PUNCTUATION, PreTokenizer, linear
 from pellucid.tokenizer.sentencepiece import ScoreMerger
 from pellucid.tokenizer.vocabulary import (
     BYTE,
@@ -44,7 +45,7 @@ def build_backend(vocabulary: Vocabulary) -> Encode:
 
     def encode(text: str, _at_start: bool) -> list[int]:
         check_bytes(text, lost)
-        return list(engine.encode(text, add_special_tokens=False).ids)
+        return applied(lambda: list(engine.encode(text, add_special_tokens=False).ids))
 
     return encode
 
@@ -74,7 +75,7 @@ def _steps(rules: PreTokenizer) -> list[tokenizers.pre_tokenizers.PreTokenizer]:
         PUNCTUATION: lambda: pre_tokenizers.Punctuation("contiguous"),
     }
     steps = [
-        named[step]() if step in named else pre_tokenizers.Split(Regex(step), behavior="isolated")
+        named[step]() if step in named else pre_tokenizers.Split(Regex(linear(step)), behavior="isolated")
         for step in rules.steps
     ]
     if GPT2_WORDS not in rules.steps:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from pellucid.errors import ModelFileError, UnsupportedModelError, one_line, shown
+from pellucid.errors import InvalidParameterError, ModelFileError, UnsupportedModelError, shown
+from pellucid.tokenizer.guard import applied, guarded
+from pellucid.tokenizer.pre_tokenizers import linear
 from pellucid.tokenizer.vocabulary import (
     BYTE,
     BYTE_OF_CHARACTER,
@@ -23,6 +25,7 @@ from pellucid.tokenizer.vocabulary import (
     check_bytes,
     no_token_for,
 )
+from pellucid.tokenizer.wordpiece import LIBRARY_LIMIT, WordPieces
 
 MODEL_TYPES = ("BPE", "Unigram", "WordPiece")
 _UNKNOWN_PIECE = "\ue000unknown\ue000"
@@ -31,14 +34,13 @@ _OUT_OF_REACH = -1e6
 """A score below that of any sum of pieces; not so low that others would lose digits beside it."""
 _BPE_OPTIONS = ("continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges")
 
-T = TypeVar("T")
-
 
 class LibraryEngine:
     """Plain text to ids. Raises ModelFileError for rules that the library does not take."""
 
     def __init__(self, vocabulary: Vocabulary, rules: Rules) -> None:
         self._unk_id = vocabulary.unk_id
+        self._long_words = _long_words(vocabulary, rules)
         model = _model(vocabulary, rules)
         self._first = _engine(model, rules.normalizer, rules.pre_tokenizer, vocabulary)
         inner = _without_first_prefix(rules.pre_tokenizer)
@@ -60,9 +62,12 @@ class LibraryEngine:
         engine = self._first if at_start else self._inner
         if self._alphabet is not None:
             self._check_characters(engine, text)
+        if self._long_words is not None:
+            words = applied(lambda: _words(engine, text))
+            return [i for word in words for i in self._long_words.ids_of(word)]
         try:
-            return list(engine.encode(text, add_special_tokens=False).ids)
-        except Exception:
+            return applied(lambda: list(engine.encode(text, add_special_tokens=False).ids))
+        except InvalidParameterError:
             if self._needs_unknown:
                 raise no_token_for(text[0]) from None
             raise
@@ -70,7 +75,8 @@ class LibraryEngine:
     def _check_characters(self, engine: Any, text: str) -> None:
         """The library drops characters that have no piece, where there is no unknown token."""
         assert self._alphabet is not None
-        normal = text if engine.normalizer is None else engine.normalizer.normalize_str(text)
+        normalizer = engine.normalizer
+        normal = text if normalizer is None else applied(lambda: normalizer.normalize_str(text))
         missing = set(normal) - self._alphabet - {" "}
         if missing:
             raise no_token_for(min(missing))
@@ -83,7 +89,26 @@ def normalizer_of(rules: Rules) -> Callable[[str], str]:
     frame = {"version": "1.0", "normalizer": rules.normalizer, "model": {"type": "BPE", "vocab": {}, "merges": []}}
     engine = guarded(lambda: Tokenizer.from_str(json.dumps(frame)), "normalizer")
     normalize: Callable[[str], str] = engine.normalizer.normalize_str
-    return normalize
+    return lambda text: applied(lambda: normalize(text))
+
+
+def _words(engine: Any, text: str) -> list[str]:
+    normal = text if engine.normalizer is None else engine.normalizer.normalize_str(text)
+    return [normal] if engine.pre_tokenizer is None else [w for w, _ in engine.pre_tokenizer.pre_tokenize_str(normal)]
+
+
+def _long_words(vocabulary: Vocabulary, rules: Rules) -> WordPieces | None:
+    """WordPiece where words longer than usual are no unknown ones."""
+    limit = rules.model.get("max_input_chars_per_word") or 0
+    if rules.model["type"] != "WordPiece" or vocabulary.unk_id is None or limit <= LIBRARY_LIMIT:
+        return None
+    if vocabulary.normalized:
+        raise UnsupportedModelError(
+            f"tokenizer.json: model.max_input_chars_per_word is {shown(limit)}, but at most {LIBRARY_LIMIT} is "
+            "supported together with added_tokens that are normalized"
+        )
+    pieces = vocabulary.pieces_without(CONTROL, UNKNOWN, UNUSED, USER_DEFINED)
+    return WordPieces(pieces, vocabulary.unk_id, vocabulary.continuation, limit)
 
 
 def _engine(model: Any, normalizer: Any, pre_tokenizer: Any, vocabulary: Vocabulary) -> Any:
@@ -92,7 +117,7 @@ def _engine(model: Any, normalizer: Any, pre_tokenizer: Any, vocabulary: Vocabul
     frame = {
         "version": "1.0",
         "normalizer": normalizer,
-        "pre_tokenizer": pre_tokenizer,
+        "pre_tokenizer": _with_linear_patterns(pre_tokenizer),
         "model": {"type": "BPE", "vocab": {}, "merges": []},
     }
     engine = guarded(lambda: Tokenizer.from_str(json.dumps(frame)), "normalizer or pre_tokenizer")
@@ -139,7 +164,7 @@ def _model(vocabulary: Vocabulary, rules: Rules) -> Any:
         return guarded(
             lambda: models.WordPiece(
                 pieces,
-                max_input_chars_per_word=options.get("max_input_chars_per_word") or 100,
+                max_input_chars_per_word=min(options.get("max_input_chars_per_word") or LIBRARY_LIMIT, LIBRARY_LIMIT),
                 continuing_subword_prefix=vocabulary.continuation,
                 **unknown,
             ),
@@ -189,6 +214,15 @@ def _unigram(vocabulary: Vocabulary, rules: Rules) -> Any:
     return models.Unigram(pieces, unk_id=vocabulary.unk_id, byte_fallback=fallback)
 
 
+def _with_linear_patterns(rules: Any) -> Any:
+    if isinstance(rules, dict):
+        return {
+            key: linear(value) if key == "Regex" and isinstance(value, str) else _with_linear_patterns(value)
+            for key, value in rules.items()
+        }
+    return [_with_linear_patterns(value) for value in rules] if isinstance(rules, list) else rules
+
+
 def _without_first_prefix(rules: Any) -> Any:
     """The same for a text that goes on after a special token: what is prepended only to the first part is not."""
     if isinstance(rules, dict):
@@ -198,15 +232,3 @@ def _without_first_prefix(rules: Any) -> Any:
     if isinstance(rules, list):
         return [_without_first_prefix(value) for value in rules]
     return rules
-
-
-def guarded(build: Callable[[], T], what: str) -> T:
-    """The library raises bare Exceptions for what it does not take, and its Rust may panic, which is no Exception."""
-    try:
-        return build()
-    except (ModelFileError, UnsupportedModelError):
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise ModelFileError(f"the tokenizer's {what} cannot be used: {one_line(str(error))[:300]}") from None

@@ -75,6 +75,15 @@ BAILING = (
 BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 
+_FROM_EACH_SPACE = r"\s+$"
+"""DeepSeek LLM's rule for the spaces at an end: in a run that does not end there, each space would begin a search."""
+
+
+def linear(pattern: str) -> str:
+    """A pattern with the same matches that is searched for in time proportional to the text."""
+    return r"(?<!\s)\s+$" if pattern == _FROM_EACH_SPACE else pattern
+
+
 # Steps that are no regular expression.
 GPT2_WORDS = "@gpt2-words"  # GPT-2's rule; spells the bytes as characters, so what follows it sees those
 EACH_DIGIT = "@each-digit"  # every digit alone (Hugging Face's `Digits(individual_digits=True)`)
@@ -126,7 +135,7 @@ PRE_TOKENIZERS: _Rows = (
     | _row("tekken", TEKKEN, ignore_merges=True, add_bos=True)
     | _row("seed-coder", SEED_CODER)
     | _row("bailingmoe bailingmoe2 llada-moe", BAILING)
-    | _row("deepseek-llm", r"[\r\n]", *_DEEPSEEK_LLM_WORDS, r"\s+$", _CJK_HANGUL, r"\p{N}+")
+    | _row("deepseek-llm", r"[\r\n]", *_DEEPSEEK_LLM_WORDS, _FROM_EACH_SPACE, _CJK_HANGUL, r"\p{N}+")
     | _row("deepseek-coder", r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK_HANGUL, r"\p{N}")
     | _row("deepseek-v3 hunyuan-dense joyai-llm", r"\p{N}{1,3}", _CJK_KANA, DEEPSEEK_V3)
     | _row("bloom poro-chat gpt3-finnish", BLOOM)
