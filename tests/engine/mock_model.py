@@ -220,6 +220,7 @@ def make_engine(
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
+        max_step_ms=600_000,  # a machine that stands still for a moment must not cut steps here
         kv_cache_memory_bytes=num_blocks * BLOCK_BYTES * (1 if draft_model is None else 2),
         seed=seed,
         enable_prefix_caching=enable_prefix_caching,
