@@ -15,15 +15,21 @@ const lastStage = (sequence, k = 0) => sequence.samples[k].stages.at(-1);
 const probabilityOf = (stage, id) => { const found = stage.top.find((one) => one[0] === id); return found ? number(found[2]) : null; };
 const quoted = (text) => `\`${visible(text)}\``;
 
+/** As on a telephone: the picture is drawn for that width, or its words could not be read. */
+const isNarrow = () => innerWidth < 640;
+
 /** Tokens side by side, with their ids and, if wanted, their bytes. */
-function tokenRow(tokens, label, { withBytes = false, gone = () => false } = {}) {
-  return h("ul", { class: "tokens", "aria-label": label }, tokens.map((token) => h("li", { class: `tok ${token.kind}${token.cached ? " cached" : ""}${gone(token) ? " gone" : ""}` },
+function tokenRow(tokens, label, { withBytes = false } = {}) {
+  return h("ul", { class: "tokens", "aria-label": label }, tokens.map((token) => h("li", { class: `tok ${token.kind}${token.cached ? " cached" : ""}` },
     h("bdi", { class: "txt" }, pieceText(token.data)), h("span", { class: "id" }, `${token.id < 0 ? "" : "#"}${idText(token.id)}`), withBytes ? h("span", { class: "hex" }, hex(token.data)) : null)));
 }
 
+/** The head of a column of numbers. */
+const right = (text) => ({ is: capital(text), class: "n" });
+
 /** Shares with bars: [[name, share, mark?], …]. */
-function shares(caption, rows, head = t("token")) {
-  return table(caption, [head, t("probability"), t("picture")], rows.map(([name, share, mark]) => ({ attributes: mark ? { class: "current" } : {}, cells: [h("bdi", { class: "mono" }, name, mark ? ` ◀ ${mark}` : ""), { is: percent(share), class: "n" }, bar(share)] })), { class: "bars" });
+function shares(caption, rows, head = t("token"), measure = t("probability")) {
+  return table(caption, [head, right(measure), t("picture")], rows.map(([name, share, mark]) => ({ attributes: mark ? { class: "current" } : {}, cells: [h("bdi", { class: "mono" }, name, mark ? ` ◀ ${mark}` : ""), { is: percent(share), class: "n" }, bar(share)] })), { class: "bars" });
 }
 
 /** The most probable tokens of a stage, with the one that was drawn if it may be told yet. */
@@ -39,7 +45,7 @@ function stageShares(trace, sequence, stage, caption, most = 6, isMarked = true)
 
 /** Probabilities side by side from 0 to 1, and where u falls. */
 function drawLine(trace, stage, u, label) {
-  const width = 720;
+  const width = isNarrow() ? 360 : 720;
   let at = 0;
   const parts = stage.top.map(([id, , p], k) => {
     const from = at;
@@ -51,6 +57,7 @@ function drawLine(trace, stage, u, label) {
   });
   return h("figure", {}, s("svg", { viewBox: `0 0 ${width} 62`, class: "wide", role: "img", "aria-label": label },
     parts, at < 0.9995 ? s("rect", { class: "seg rest", x: show(width * at, 6), y: 14, width: show(width * (1 - at), 6), height: 30 }) : null,
+    width * (1 - at) > 110 ? s("text", { x: width - 6, y: 33, "text-anchor": "end" }, t("others")) : null,
     u === null ? null : [s("line", { class: "u", x1: show(width * u, 6), x2: show(width * u, 6), y1: 6, y2: 52 }), s("text", { x: show(Math.min(width - 70, width * u + 5), 6), y: 61 }, `u = ${show(u, 4)}`)]),
     h("figcaption", {}, label));
 }
@@ -58,8 +65,8 @@ function drawLine(trace, stage, u, label) {
 /** Pieces of text as the client gets them. */
 function emissions(sequence, caption) {
   const name = (emit) => { const token = sequence.token(emit.token_range[1] - 1); return token ? pieceText(token.data) : "–"; };
-  return table(caption, [t("token"), t("text_out"), t("held"), t("why_held")], sequence.emits.map((emit) => [h("bdi", { class: "mono" }, name(emit)), emit.bytes_b64 ? h("bdi", { class: "mono chip" }, pieceText(fromBase64(emit.bytes_b64))) : t("nothing"),
-    emit.held_bytes ? `${emit.held_bytes} B` : "–", emit.held_reason ? t("held." + emit.held_reason) : "–"]));
+  return table(caption, [t("token"), t("text_out"), t("held")], sequence.emits.map((emit) => [h("bdi", { class: "mono" }, name(emit)), emit.bytes_b64 ? h("bdi", { class: "mono chip" }, pieceText(fromBase64(emit.bytes_b64))) : t("nothing"),
+    emit.held_bytes ? t("held_bytes", { n: emit.held_bytes, why: t("held." + emit.held_reason) }) : "–"]));
 }
 
 /** Rows by columns, shaded by a number from 0 to 1; null is a cell that cannot be. */
@@ -73,14 +80,17 @@ function matrix(caption, rows, columns, value) {
 function differences(one, two, label) {
   const layers = one.maxLayer + 1;
   const positions = one.prompt.length;
-  const [wide, tall] = [54, 9];
+  const [wide, tall, under] = isNarrow() ? [34, 7, 62] : [54, 9, 20]; // names stand upright where there is little room
   const cells = [];
   for (let pos = 0; pos < positions; pos += 1) for (let layer = 0; layer < layers; layer += 1) {
     const isSame = hasSameRow(one, two, pos, layer);
     cells.push(s("rect", { class: isSame ? "same" : "changed", x: pos * wide, y: (layers - 1 - layer) * tall, width: wide - 2, height: tall - 1 }));
   }
-  const names = tokensOf(two).map((token, pos) => s("text", { x: pos * wide + wide / 2 - 1, y: layers * tall + 14, "text-anchor": "middle" }, pieceText(token.data)));
-  return h("figure", {}, s("svg", { viewBox: `0 0 ${positions * wide} ${layers * tall + 20}`, class: "wide", role: "img", "aria-label": label }, cells, names), h("figcaption", {}, label));
+  const names = tokensOf(two).map((token, pos) => {
+    const [x, y] = isNarrow() ? [pos * wide + wide / 2 + 3, layers * tall + 4] : [pos * wide + wide / 2 - 1, layers * tall + 14];
+    return s("text", { x, y, "text-anchor": isNarrow() ? "end" : "middle", transform: isNarrow() ? `rotate(-90 ${x} ${y})` : null }, pieceText(token.data));
+  });
+  return h("figure", {}, s("svg", { viewBox: `0 0 ${positions * wide} ${layers * tall + under}`, class: "wide", role: "img", "aria-label": label }, cells, names), h("figcaption", {}, label));
 }
 const NORMS = ["resid_rms", "attn_rms", "mlp_rms", "absmax"];
 const hasSameRow = (one, two, pos, layer) => NORMS.every((name) => one.layer(pos, layer)[name] === two.layer(pos, layer)[name]);
@@ -91,6 +101,6 @@ const changedPositions = (one, two) => one.prompt.map((_, pos) => pos).filter((p
 function stepLines(trace, sequence, most = 8) {
   const steps = trace.stepsOf(sequence.key).slice(0, most).map((step) => ({ took: step.t1_ns - step.t0_ns, one: step.seqs.find((seq) => sequenceKey(seq) === sequence.key) }));
   const longest = Math.max(...steps.map((step) => step.took));
-  return h("div", { class: "steps", role: "list" }, steps.map(({ took, one }, k) => h("div", { class: `line ${one.tok0 < sequence.prompt.length ? "prefill" : "decode"}`, role: "listitem" }, h("span", {}, `${t("step")} ${k + 1}`), bar(took / longest),
+  return h("div", { class: "steps", role: "list" }, steps.map(({ took, one }, k) => h("div", { class: `line ${one.tok0 < sequence.prompt.length ? "prefill" : "decode"}`, role: "listitem" }, h("span", {}, t("step_n", { n: k + 1 })), bar(took / longest),
     h("span", {}, `${one.n_tok} × ${t("token").toLowerCase()} · ${ms(took)}`))));
 }
