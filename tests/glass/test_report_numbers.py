@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,6 +93,32 @@ def test_in_short_tells_what_the_trace_has(page: Any) -> None:
     share = finish["ttft_parts"]["prefill_own"] / finish["ttft_ns"]
     assert f"own prompt, {100 * share:.1f} %" in line["timeline"]
     assert f"(#{finish['stop_id']})" in line["emission"]
+
+
+def test_tracing_is_not_taken_for_the_model(browser: Any, tmp_path: Path) -> None:
+    """Where the tracer took most of the time, the page says so and tells the rest."""
+    events = copy.deepcopy(EVENTS)
+    for event in events:
+        if event["type"] == "finish":
+            event["ttft_parts"]["tracing"] += 180_000_000
+            event["ttft_ns"] += 180_000_000
+        elif event["type"] == "step":
+            event["ns"]["tracing"] = (event["t1_ns"] - event["t0_ns"]) * 3 // 4
+    write_report(events, tmp_path / "traced.html")
+    watched = Watched(browser)
+    watched.open((tmp_path / "traced.html").as_uri())
+    page = watched.page
+    settle(page)
+    parts = next(e for e in events if e["type"] == "finish" and e["req"] == "first")["ttft_parts"]
+    net = sum(parts.values()) - parts["tracing"]
+    said = page.locator('pl-summary dd[data-about="timeline"]').inner_text()
+    assert f"{net / 1e6:g} ms to the first token (most of it: own prompt, {100 * parts['prefill_own'] / net:.1f} %)" in said
+    assert f"it took {parts['tracing'] / 1e6:g} ms of the first token's time and 75.0 % of later steps" in said
+    warned = page.locator("#p-timeline .note.warn").all_inner_texts()
+    assert f"{100 * parts['tracing'] / (net + parts['tracing']):.1f} % of it is the tracing itself" in warned[0]
+    assert "0.75 ms" in warned[1]
+    assert watched.complaints == []
+    watched.context.close()
 
 
 def test_removed_tokens_are_struck_through(page: Any) -> None:

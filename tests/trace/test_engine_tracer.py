@@ -86,6 +86,24 @@ def test_answers_are_the_same_and_the_trace_is_sound(settings: dict[str, Any], l
         check_parts(finish)
 
 
+def test_what_the_tracer_took_is_never_the_queues_or_the_others() -> None:
+    """The second waits while the first is traced: of its TTFT, that is told as tracing."""
+    engine = make_engine(max_num_seqs=1)
+    reader = engine.tracer.reader()
+    for name in ("first", "second"):
+        engine.add_request(name, prompts()[0], SamplingParams(max_tokens=6, ignore_eos=True), trace_level=2)
+    drain(engine)
+    events = valid(reader.lines())
+    [finish] = of_type(events, "finish", req="second")
+    steps = of_type(events, "step")
+    first = next(i for i, step in enumerate(steps) if any(one["req"] == "second" for one in step["seqs"]))
+    assert first >= 6
+    assert finish["ttft_parts"]["tracing"] >= sum(step["ns"]["tracing"] for step in steps[: first + 1])
+    waited = sum(step["t1_ns"] - step["t0_ns"] - step["ns"]["tracing"] for step in steps[:first])
+    assert finish["ttft_parts"]["queue"] >= waited
+    check_parts(finish)
+
+
 def check_steps(events: list[dict[str, Any]], engine: LLMEngine) -> None:
     """Tokens per request: every known one once, but for what was preempted or came from the cache."""
     steps = of_type(events, "step")

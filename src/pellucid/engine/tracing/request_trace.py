@@ -64,6 +64,8 @@ class RequestTrace:
     template: str | None
     requests: list[Request]
     num_unfinished: int
+    traced_before_ns: int = 0
+    """What the tracer had taken in all when it was queued."""
     is_told: bool = False
     """Whether its request event is out."""
     first_step_ns: int | None = None
@@ -79,10 +81,13 @@ class RequestTrace:
     is_first_step: bool = False
     """Whether it brought the first token."""
 
-    def account(self, times: StepTimes, num_rows: int, num_all_rows: int, num_all_drawn: int) -> None:
+    def account(
+        self, times: StepTimes, num_rows: int, num_all_rows: int, num_all_drawn: int, traced_before_ns: int
+    ) -> None:
         """Add a step to the parts of a TTFT that is not over, of which `num_rows` rows of `num_all_rows` were its own.
 
         The step's time is cut at the moments in `times`: nothing is counted twice, and what no part covers stays out.
+        `traced_before_ns` is what the tracer has taken in all the steps before.
         """
         if self.ttft_ns is not None:
             return
@@ -93,16 +98,19 @@ class RequestTrace:
             self.first_step_ns = times.begin
             parts["tokenize"] = self.queued_ns - self.arrive_ns
             self.accounted_until_ns = self.queued_ns
+            waited = traced_before_ns - self.traced_before_ns  # while others were traced
+            parts["tracing"] += waited
+            parts["queue"] -= waited
         parts["queue"] += times.begin - self.accounted_until_ns
         self.accounted_until_ns = times.end
+        parts["tracing"] += times.all_tracing
         if not num_rows:
-            parts["batch_others"] += times.end - times.begin
+            parts["batch_others"] += times.end - times.begin - times.all_tracing
             return
         parts["queue"] += times.scheduled - times.begin
         own = times.forward * num_rows // num_all_rows
         parts["prefill_own"] += own
         parts["batch_others"] += times.forward - own
-        parts["tracing"] += times.all_tracing
         parts["sample"] += self.sample_ns
         parts["batch_others"] += times.sample - self.sample_ns + times.detok - self.detok_ns
         own_rest = times.rest * self.num_drawn // num_all_drawn if num_all_drawn else times.rest

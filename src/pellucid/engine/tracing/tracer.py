@@ -72,6 +72,8 @@ class EngineTracer:
         self.level = 0
         """The highest that was asked for so far."""
         self.times = StepTimes(0)
+        self._traced_ns = 0
+        """What all this took in the steps so far."""
         self._engine = engine
         self._on_idle = on_idle
         self._traces: dict[str, RequestTrace] = {}
@@ -132,6 +134,7 @@ class EngineTracer:
             template=template,
             requests=list(requests),
             num_unfinished=len(requests),
+            traced_before_ns=self._traced_ns,
         )
         self.level = max(self.level, level)
         self._traces[name] = trace
@@ -282,8 +285,7 @@ class EngineTracer:
         self._flush_texts(number)
         for record in layers:
             self.ring.append(record, record.nbytes)
-        if self._opening:
-            self._note_delay()
+        self._note_delay()
         if self._ended:
             self._tell_ends()
 
@@ -302,7 +304,7 @@ class EngineTracer:
             drawn += len(request.output_token_ids) - before
         num_rows = sum(rows.values())
         for trace in self._opening:
-            trace.account(self.times, rows.get(trace.request_id, 0), num_rows, drawn)
+            trace.account(self.times, rows.get(trace.request_id, 0), num_rows, drawn, self._traced_ns)
 
     def _tell_drafts(self, number: int, entry: ScheduledRequest, num_before: int) -> None:
         drawn = entry.request.output_token_ids[num_before:]
@@ -389,6 +391,7 @@ class EngineTracer:
 
     def _note_delay(self) -> None:
         nanoseconds = time.monotonic_ns() - self.times.end
+        self._traced_ns += self.times.all_tracing + nanoseconds
         for trace in self._opening:
             trace.delay(nanoseconds)
         self._opening = [trace for trace in self._opening if trace.ttft_ns is None]

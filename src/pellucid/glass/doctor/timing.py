@@ -45,7 +45,7 @@ def slow_ttft(exam: TraceExam) -> Verdict:
         lambda view: _slow(view, limit),
         lambda n: (
             f"the slowest of {count(n, 'first token')} came after {slowest:,.0f} ms (slow is above "
-            f"{exam.slow_ttft_ms:,})"
+            f"{exam.slow_ttft_ms:,}; tracing itself is not counted)"
         ),
     )
 

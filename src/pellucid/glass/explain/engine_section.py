@@ -84,7 +84,7 @@ def time_section(view: TraceView, width: int) -> Iterator[RenderableType]:
         table.add_row(letter, _PARTS.get(name, name), milliseconds(value), percent(value / ttft))
     table.add_row("", Text("together", SOFT), Text(milliseconds(ttft), SOFT), "")
     if tracing:
-        table.add_row("", Text("and the tracer itself", SOFT), Text(milliseconds(tracing), SOFT), "")
+        table.add_row("", Text("and tracing itself", SOFT), Text(milliseconds(tracing), SOFT), "")
     yield Padding(table, (0, 0, 0, 2))
     yield from _steps(view)
 
@@ -109,11 +109,14 @@ def _steps(view: TraceView) -> Iterator[RenderableType]:
     more = " …" if len(prefill) > 12 else ""
     yield Text(f"  {plural(len(prefill), 'step')} computed the prompt ({rows}{more} tokens)", SOFT)
     if decode:
-        took = [step["t1_ns"] - step["t0_ns"] for step in decode]
-        shares = {name: sum(step["ns"][name] for step in decode) / sum(took) for name in decode[0]["ns"]}
+        traced = [step["ns"]["tracing"] for step in decode]
+        took = [step["t1_ns"] - step["t0_ns"] - tracing for step, tracing in zip(decode, traced, strict=True)]
+        parts = [name for name in decode[0]["ns"] if name != "tracing"]
+        shares = {name: sum(step["ns"][name] for step in decode) / (sum(took) or 1) for name in parts}
         shown = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share >= 0.001)
-        each = milliseconds(statistics.median(took))
+        each, more = milliseconds(statistics.median(took)), milliseconds(statistics.median(traced))
         yield Text(f"  {plural(len(decode), 'step')} drew the rest, {each} each at the median: {shown}", SOFT)
+        yield Text(f"  and {more} for tracing itself: at level 3 every layer is looked at", SOFT)
     others = {seq["req"] for step in view.steps for seq in step["seqs"]} - {view.name}
     if others:
         yield Text(f"  {plural(len(others), 'other request')} shared these steps", SOFT)

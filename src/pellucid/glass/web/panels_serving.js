@@ -5,7 +5,7 @@ const PARTS = ["tokenize", "queue", "prefill_own", "batch_others", "sample", "em
 
 class TimelinePanel extends Panel {
   draw(trace, sequence, cursor) {
-    return [this.ttft(sequence), this.intervals(sequence), this.lanes(trace, cursor, sequence)];
+    return [this.ttft(sequence), this.intervals(trace, sequence), this.lanes(trace, cursor, sequence)];
   }
 
   ttft(sequence) {
@@ -15,10 +15,11 @@ class TimelinePanel extends Panel {
     const total = finish.ttft_ns;
     let at = 0;
     const sum = parts.reduce((all, [, ns]) => all + ns, 0);
-    const largest = parts.reduce((best, one) => (one[1] > best[1] ? one : best), parts[0]);
+    const first = firstToken(finish), [largest, ns] = first.largest;
     return [h("h3", {}, t("ttft_of"), " ", h("b", {}, ms(total)), badge("measured")),
-      h("p", {}, t("ttft_largest", { part: t("part." + largest[0]), share: percent(largest[1] / total) })),
-      TEXTS["part_note." + largest[0]] ? note(t("part_note." + largest[0])) : null,
+      first.isMuch ? note(t("ttft_tracing", { share: percent(first.tracing / total), net: ms(first.net) }), "warn") : null,
+      h("p", {}, t(first.isMuch ? "ttft_largest_rest" : "ttft_largest", { part: t("part." + largest), share: percent(ns / (first.isMuch ? first.net : total)) })),
+      TEXTS["part_note." + largest] ? note(t("part_note." + largest)) : null,
       s("svg", { viewBox: "0 0 1000 58", class: "wide", role: "img", "aria-label": `${t("ttft_of")} ${ms(total)}: ` + parts.map(([name, ns]) => `${t("part." + name)} ${ms(ns)}`).join(", ") },
         parts.map(([name, ns], k) => {
           const [x, w] = [(1000 * at) / total, (1000 * Math.max(0, ns)) / total];
@@ -92,9 +93,10 @@ class TimelinePanel extends Panel {
   }
 
   /** The time of every token after the first, so that the slow ones stand out. */
-  intervals(sequence) {
+  intervals(trace, sequence) {
     const times = (sequence.finish && sequence.finish.itl_ns) || [];
     if (times.length < 2) return null;
+    const traced = tracedShare(trace, sequence);
     const W = 1000, H = 70, most = Math.max(...times), place = times.indexOf(most);
     const groups = Math.min(times.length, 500), per = times.length / groups, wide = Math.min(40, W / groups);
     const sorted = [...times].sort((a, b) => a - b);
@@ -107,7 +109,7 @@ class TimelinePanel extends Panel {
       const k = Math.floor((((event.clientX - box.left) / box.width) * W) / wide);
       this.page.move({ token: sequence.prompt.length + 1 + Math.min(times.length - 1, Math.floor(k * per)) });
     });
-    return [h("h3", {}, t("itl"), badge("measured")), facts(fact(t("median"), ms(sorted[times.length >> 1]), "derived"), fact(t("longest"), ms(most), "measured"), fact(t("longest_at"), show(place + 2))), svg,
+    return [h("h3", {}, t("itl"), badge("measured")), facts(fact(t("median"), ms(sorted[times.length >> 1]), "derived"), fact(t("longest"), ms(most), "measured"), fact(t("longest_at"), show(place + 2))), traced > MUCH_TRACING ? note(t("itl_tracing", { share: percent(traced), net: ms(sorted[times.length >> 1] * (1 - traced)) }), "warn") : null, svg,
       behind(t("itl"), [t("token"), t("took")], () => times.map((ns, k) => [k + 2, { is: ms(ns), class: "n" }]), times.length)];
   }
 }

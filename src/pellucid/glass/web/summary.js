@@ -10,7 +10,7 @@ class Summary extends HTMLElement {
     if (!sequence || !sequence.request) { this.replaceChildren(); return; }
     const line = (panel, question, answer) => [h("dt", {}, h("a", { href: `#p-${panel}` }, t(question))), h("dd", { "data-about": panel }, answer)];
     this.replaceChildren(h("h2", { class: "small" }, t("in_short")), h("dl", { class: "short" }, line("text", "which_tokens", this.tokens(sequence)), line("sampling", "why_this_word", this.word(trace, sequence, cursor)),
-      line("timeline", "where_time", this.time(sequence)), line("emission", "why_stopped", whyStopped(trace, sequence))));
+      line("timeline", "where_time", this.time(trace, sequence)), line("emission", "why_stopped", whyStopped(trace, sequence))));
     if (held) { const again = this.querySelector(`a[href="${held}"]`); if (again) again.focus({ preventScroll: true }); }
   }
 
@@ -35,14 +35,15 @@ class Summary extends HTMLElement {
     return [chip, " ", parts.join(SPACE())];
   }
 
-  time(sequence) {
+  time(trace, sequence) {
     const { finish } = sequence;
     if (!finish || !finish.ttft_ns) return t("no_ttft");
-    const parts = Object.entries(finish.ttft_parts || {});
-    const [name, ns] = parts.reduce((best, one) => (one[1] > best[1] ? one : best), ["", -1]);
-    const found = [t("short.ttft", { ttft: ms(finish.ttft_ns) })];
-    if (ns > 0) found.push(t("short.largest", { part: t("part." + name), share: percent(ns / finish.ttft_ns) }));
-    if (finish.tpot_ns) found.push(t("short.tpot", { tpot: ms(finish.tpot_ns), rate: show(1e9 / finish.tpot_ns, 3) }));
+    const first = firstToken(finish), [name, ns] = first.largest;
+    const found = [t("short.ttft", { ttft: ms(first.isMuch ? first.net : first.all) })];
+    if (ns > 0) found.push(t("short.largest", { part: t("part." + name), share: percent(ns / (first.isMuch ? first.net : first.all)) }));
+    const share = tracedShare(trace, sequence), tpot = finish.tpot_ns * (share > MUCH_TRACING ? 1 - share : 1);
+    if (finish.tpot_ns) found.push(t("short.tpot", { tpot: ms(tpot), rate: show(1e9 / tpot, 3) }));
+    if (first.isMuch || share > MUCH_TRACING) found.push(t("short.tracing", { first: ms(first.tracing), share: percent(share) }));
     if (finish.preemptions) found.push(t("short.preempted", { n: finish.preemptions }));
     return found.join(SPACE());
   }

@@ -161,6 +161,29 @@ function forget(trace, most) {
   trace.kv.unshift(...[...last.values()].filter((one) => !["free", "evict", "preempt"].includes(one.op)));
 }
 
+/** From so much on, a part of the time that is the tracer's own is told apart: nobody should take it for the model's. */
+const MUCH_TRACING = 0.05;
+
+/** The time to the first token: {all, net} with and without the tracer's own, and which other part is the largest. */
+function firstToken(finish) {
+  const parts = Object.entries(finish.ttft_parts || {});
+  const tracing = (finish.ttft_parts && finish.ttft_parts.tracing) || 0;
+  const largest = parts.filter(([name]) => name !== "tracing").reduce((best, one) => (one[1] > best[1] ? one : best), ["", 0]);
+  return { all: finish.ttft_ns, net: finish.ttft_ns - tracing, tracing, largest, isMuch: tracing > MUCH_TRACING * finish.ttft_ns };
+}
+
+/** Which share of the steps after a request's prompt the tracer itself took. */
+function tracedShare(trace, sequence) {
+  let [all, traced] = [0, 0];
+  for (const step of trace.stepsOf(sequence.key)) {
+    const own = step.seqs.find((one) => sequenceKey(one) === sequence.key);
+    if (own.tok0 < sequence.prompt.length) continue;
+    all += step.t1_ns - step.t0_ns;
+    traced += step.ns.tracing || 0;
+  }
+  return all ? traced / all : 0;
+}
+
 const sequenceKey = (one) => (one.index === undefined ? one.req : `${one.req}#${one.index}`);
 
 /** Lines of base64 gzip → events, each given to `take`. */
