@@ -112,7 +112,8 @@ def test_tracing_is_not_taken_for_the_model(browser: Any, tmp_path: Path) -> Non
     parts = next(e for e in events if e["type"] == "finish" and e["req"] == "first")["ttft_parts"]
     net = sum(parts.values()) - parts["tracing"]
     said = page.locator('pl-summary dd[data-about="timeline"]').inner_text()
-    assert f"{net / 1e6:g} ms to the first token (most of it: own prompt, {100 * parts['prefill_own'] / net:.1f} %)" in said
+    share = f"{100 * parts['prefill_own'] / net:.1f} %"
+    assert f"{net / 1e6:g} ms to the first token (most of it: own prompt, {share})" in said
     assert f"it took {parts['tracing'] / 1e6:g} ms of the first token's time and 75.0 % of later steps" in said
     warned = page.locator("#p-timeline .note.warn").all_inner_texts()
     assert f"{100 * parts['tracing'] / (net + parts['tracing']):.1f} % of it is the tracing itself" in warned[0]
