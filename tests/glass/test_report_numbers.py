@@ -114,7 +114,7 @@ def test_tracing_is_not_taken_for_the_model(browser: Any, tmp_path: Path) -> Non
     said = page.locator('pl-summary dd[data-about="timeline"]').inner_text()
     share = f"{100 * parts['prefill_own'] / net:.1f} %"
     assert f"{net / 1e6:g} ms to the first token (most of it: own prompt, {share})" in said
-    assert f"it took {parts['tracing'] / 1e6:g} ms of the first token's time and 75.0 % of later steps" in said
+    assert f"it took {parts['tracing'] / 1e6:.4g} ms of the first token's time and 75.0 % of later steps" in said
     warned = page.locator("#p-timeline .note.warn").all_inner_texts()
     assert f"{100 * parts['tracing'] / (net + parts['tracing']):.1f} % of it is the tracing itself" in warned[0]
     assert "0.75 ms" in warned[1]
