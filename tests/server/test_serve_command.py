@@ -20,6 +20,8 @@ import httpx
 import pytest
 from http_server import wait_for
 from tiny_model import write_tiny_model
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 SMALL = ("--max-model-len", "512", "--port", "0")
@@ -121,6 +123,28 @@ def test_the_deadline_ends_what_runs_waits_and_stalls(tmp_path: Path) -> None:
             _, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "traceback" not in err.lower()
+
+
+def test_a_websocket_ends_when_the_draining_begins(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "tiny.gguf")
+    with serving(str(model), "--served-model-name", "tiny") as (process, _, url):
+        address = f"{url.replace('http', 'ws', 1)}/v1/prefill/ws"
+        body = {"prompt": "a", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with connect(address) as typed, httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
+            typed.send("{}")
+            assert json.loads(typed.recv(10))["model"] == "tiny"
+            lines = answer.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            assert json.loads(typed.recv(10))["error"]["code"] == "shutting_down"
+            with pytest.raises(ConnectionClosed):
+                typed.recv(10)
+            assert typed.close_code == 1012
+            assert [text for text in lines if text][-1] == "data: [DONE]"  # and what runs goes on to its end
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    logged = [json.loads(text) for text in err.splitlines()]
+    assert [entry.get("close_code") for entry in logged] == [1012, None]
 
 
 def test_a_port_in_use_is_one_sentence_before_anything_is_loaded() -> None:
