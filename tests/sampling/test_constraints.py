@@ -348,6 +348,8 @@ def test_references_alternatives_and_null_are_enforced(schema: Any, good: list[s
         {"type": "integer", "multipleOf": 0},
         {"properties": {f"p{i}": {"type": "integer"} for i in range(3000)}, "type": "object"},
         {"anyOf": [{"type": "object", "properties": {"a": {"type": "string"}, f"b{i}": {}}} for i in range(500)]},
+        {"properties": {"a": {"items": {"type": "object", "properties": {f"p{i}": {} for i in range(600)}}}}},
+        {"$ref": "#/$defs/w", "$defs": {"w": {"type": "object", "properties": {f"p{i}": {} for i in range(600)}}}},
         False,
         "{",
         "[]",
@@ -375,6 +377,7 @@ def test_a_schema_that_cannot_be_enforced_is_refused(schema: Any) -> None:
         {"grammar": "start: x\nx[temperature=0.5]: /.*/"},
         {"grammar": 'start: x "b"\nx[stop="y"]: /.*/'},
         {"grammar": 'start: %json {"x-guidance": {"lenient": true}, "not": {"type": "string"}}'},
+        {"grammar": f"start: %json {json.dumps({'properties': {f'p{i}': {} for i in range(600)}})}"},
         {"grammar": "start: " + "(" * 9000 + '"a"' + ")" * 9000},
         {"regex": "(" * 4000 + "a" + ")" * 4000},
         {"json": {}, "whitespace_pattern": "("},
@@ -385,6 +388,26 @@ def test_a_grammar_that_cannot_be_enforced_is_refused(fields: dict[str, Any]) ->
         start(**fields)
     assert caught.value.field == "structured_outputs"
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(490)}},
+        {"anyOf": [{"type": "object", "properties": {"kind": {"const": i}}, "required": ["kind"]} for i in range(400)]},
+        {"anyOf": [{"type": "string", "const": str(i)} for i in range(1000)]},
+        {"anyOf": [{"type": "object", "properties": {f"p{i}": {}}, "required": [f"p{i}"]} for i in range(300)]},
+        {"type": "object", "properties": {f"p{i}": {} for i in range(600)}, "required": [f"p{i}" for i in range(590)]},
+    ],
+)
+def test_much_that_is_read_one_way_is_taken(schema: Any) -> None:
+    constraint = start(json={"type": "object", "properties": {"a": schema}, "required": ["a"]})
+    for byte in b'{"a":':
+        assert byte in allowed(constraint)
+        constraint.advance(byte)
+    opening = b'"' if schema.get("anyOf", [{}])[0].get("type") == "string" else b"{"
+    constraint.advance(opening[0])
+    assert allowed(constraint)
 
 
 def test_the_line_of_a_grammar_is_named() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Literal
 
 import openai
 import pytest
-from http_server import RunningServer
+from http_server import RunningServer, mock_engine
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
@@ -147,6 +148,74 @@ def test_what_cannot_be_enforced_is_400(server: RunningServer, fields: dict[str,
 def test_a_stream_that_cannot_be_enforced_is_400_too(server: RunningServer) -> None:
     body = {"messages": HELLO, "response_format": schema_format({"not": {}}), "stream": True}
     assert server.refused(CHAT_PATH, body)["param"] == "response_format"
+
+
+def wide(count: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"{i}": {} for i in range(count)}}
+
+
+INSIDE: Any = {"type": "object", "properties": {"a": {"type": "array", "items": wide(600), "minItems": 1}}}
+ADDED_UP: Any = {"anyOf": [{"type": "object", "properties": {"k": wide(100)}, "required": ["k"]}] * 6}
+"""Each part can be read, all of them at once cannot, which shows behind `{"k":{`."""
+TOO_MANY = "can be read in too many ways at once"
+
+
+def shapes(schema: Any) -> list[tuple[str, dict[str, Any], str]]:
+    """Where a request may have a schema: path, body, and what a refusal names."""
+    tool = {"name": "f", "parameters": {"type": "object", "properties": {"x": schema}, "required": ["x"]}}
+    own = {"structured_outputs": {"json": schema}}
+    return [
+        (CHAT_PATH, {"messages": HELLO, "response_format": schema_format(schema)}, "response_format"),
+        (COMPLETIONS_PATH, {"prompt": "a", "response_format": schema_format(schema)}, "response_format"),
+        (COMPLETIONS_PATH, {"prompt": "a", **own}, "structured_outputs"),
+        (COMPLETIONS_PATH, {"prompt": "a", "max_tokens": 500, **grammar(schema)}, "structured_outputs"),
+        (
+            CHAT_PATH,
+            {"messages": HELLO, "tools": [{"type": "function", "function": tool}], "tool_choice": "required"},
+            "tools",
+        ),
+        ("/v1/responses", {"input": "hello", "text": {"format": {"name": "f", "schema": schema, **TYPE}}}, "text"),
+    ]
+
+
+TYPE = {"type": "json_schema"}
+
+
+def grammar(schema: Any) -> dict[str, Any]:
+    return {"structured_outputs": {"grammar": f'start: "x" %json {json.dumps(schema)}'}}
+
+
+@pytest.fixture(scope="module")
+def roomy_server() -> Iterator[RunningServer]:
+    """With room for schemas in the prompt, where tools are."""
+    with RunningServer(
+        mock_engine(context=100_000, kv_cache_memory_bytes=10**9, max_num_batched_tokens=8192)
+    ) as running:
+        yield running
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_can_be_read_in_too_many_ways_inside_is_400(roomy_server: RunningServer, stream: bool) -> None:
+    for path, body, param in shapes(INSIDE):
+        error = roomy_server.refused(path, {**body, "stream": stream})
+        assert error["param"].split(".")[0] == param
+        assert error["message"].startswith(param)
+        assert TOO_MANY in error["message"]
+
+
+def test_a_shape_that_fails_in_mid_answer_is_the_requests_fault(roomy_server: RunningServer) -> None:
+    for path, body, param in shapes(ADDED_UP):
+        error = roomy_server.refused(path, body)
+        assert (error["param"].split(".")[0], error["code"]) == (param, "invalid_parameter")
+        assert error["message"].startswith(param)
+        assert TOO_MANY in error["message"]
+        answer = roomy_server.post(path, {**body, "stream": True})
+        assert answer.status_code == 200
+        events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+        [told] = [event for event in events if "error" in event or event.get("type") == "error"]
+        told = told.get("error", told)
+        assert told["message"] == error["message"]
+        assert (told["param"], told["code"]) == (error["param"], "invalid_parameter")
 
 
 def test_the_openapi_document_has_the_fields(server: RunningServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from pellucid.errors import (
     QueueFullError,
     ShuttingDownError,
 )
+from pellucid.structured_outputs import KINDS, NAME
 
 MAX_MESSAGE_CHARS = 1000
 """Messages show the value at fault, which a client may have made as large as its body."""
@@ -73,7 +75,10 @@ def api_error(error: PellucidError, names: Mapping[str, str] | None = None) -> A
         param = error.field
         renamed = (names or {}).get(param)
         if renamed is not None:
-            param, message = renamed, message.replace(error.field, renamed, 1)
+            # a schema of a tool or of response_format has become one of several kinds of structured_outputs
+            inner = rf"(\.({'|'.join(KINDS)})\b)?" if param == NAME else ""
+            message = re.sub(rf"{param}{inner}", lambda _: renamed, message, count=1)
+            param = renamed
         return ApiError(400, message, param=param, code=code)
     if isinstance(error, ChatTemplateError):
         return ApiError(400, message, param=(names or {}).get("messages", "messages"), code=code)

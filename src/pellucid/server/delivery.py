@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -12,11 +12,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pellucid.engine.streams import DeltaStream
-from pellucid.errors import PellucidError
+from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import RequestOutput
 from pellucid.server.answers import Answers, Json
 from pellucid.server.api_errors import ApiError, api_error
 from pellucid.server.wire import JsonResponse
+from pellucid.structured_outputs import NAME
 
 NO_CACHE = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 CLIENT_GONE = 499
@@ -56,23 +57,33 @@ class Watch:
         self._stream.abort()
 
 
-def failure(output: RequestOutput) -> ApiError | None:
-    """The refusal that an answer which did not end by itself becomes."""
+def failure(output: RequestOutput, names: Mapping[str, str]) -> ApiError | None:
+    """The refusal that an answer which did not end by itself becomes.
+
+    names: what the request calls the fields of SamplingParams. A shape that shows in the middle of an answer that it
+    cannot be enforced is the request's fault, not the server's.
+    """
     for completion in output.outputs:
         if completion.finish_reason == "error":
-            return ApiError(500, completion.error or "the request failed", code="request_failed")
+            error = completion.error or "the request failed"
+            _, mark, reason = error.partition(f": {NAME}: ")
+            if mark:
+                return api_error(InvalidParameterError(NAME, f"{NAME}: {reason}"), names)
+            return ApiError(500, error, code="request_failed")
         if completion.finish_reason == "abort":
             return ApiError(503, "the server is shutting down and ended this request", code="shutting_down")
     return None
 
 
-async def whole_answer(request: Request, stream: DeltaStream, answers: Answers, notes: dict[str, Any]) -> Response:
-    """Wait for everything. Raises `ApiError` when an answer failed."""
+async def whole_answer(
+    request: Request, stream: DeltaStream, answers: Answers, notes: dict[str, Any], names: Mapping[str, str]
+) -> Response:
+    """Wait for everything. Raises `ApiError` when an answer failed; names: as in `failure`."""
     async with Watch(request.receive, stream) as watch:
         try:
             async for output in stream:
                 answers.take(output)
-                failed = failure(output)
+                failed = failure(output, names)
                 if failed is not None:
                     raise failed
         finally:
@@ -85,11 +96,13 @@ async def whole_answer(request: Request, stream: DeltaStream, answers: Answers, 
 class EventStream(Response):
     """Server-sent events, each written when it is there."""
 
-    def __init__(self, stream: DeltaStream, answers: Answers, notes: dict[str, Any]) -> None:
+    def __init__(self, stream: DeltaStream, answers: Answers, notes: dict[str, Any], names: Mapping[str, str]) -> None:
+        """names: as in `failure`."""
         super().__init__()
         self._stream = stream
         self._answers = answers
         self._notes = notes
+        self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(NO_CACHE)})
@@ -110,7 +123,7 @@ class EventStream(Response):
             yield self._framed(opening)
         try:
             async for output in self._stream:
-                failed = failure(output)
+                failed = failure(output, self._names)
                 if failed is not None:
                     raise failed
                 if chunks := answers.take(output):

@@ -234,9 +234,9 @@ class Routes:
             notes["trace"] = parsed.trace
         answers = kind(name, used.name, parsed, stream.request_ids, used.llm.tokenizer, keep=not parsed.stream)
         if parsed.stream:
-            return EventStream(stream, answers, notes)
+            return EventStream(stream, answers, notes, renamed)
         try:
-            return await whole_answer(request, stream, answers, notes)
+            return await whole_answer(request, stream, answers, notes, renamed)
         except PellucidError as error:
             raise api_error(error) from None
 

@@ -6,6 +6,7 @@ enough for any grammar of that length, with limits on its automata, and what it 
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import weakref
@@ -17,8 +18,15 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from pellucid.errors import InvalidParameterError, one_line
-from pellucid.sampling.constraints.constraint import DEAD_END, Constraint, MaskArray
-from pellucid.sampling.constraints.grammar_text import grammar_text, names_tokens
+from pellucid.sampling.constraints.constraint import ROW_IS_FULL, TOO_MANY, Constraint, MaskArray
+from pellucid.sampling.constraints.grammar_text import (
+    OPTIONS,
+    grammar_text,
+    json_expression,
+    names_tokens,
+    schemas_in,
+)
+from pellucid.sampling.constraints.json_schema import wide_parts
 from pellucid.structured_outputs import NAME, StructuredOutputsParams, refusal
 
 MAX_KEPT = 32
@@ -135,16 +143,11 @@ class GrammarCompiler:
             return found
 
     def _compile(self, params: StructuredOutputsParams, text: str) -> CompiledGrammar:
-        from llguidance import LLMatcher, LLParserLimits
-
+        for schema in schemas_in(text):
+            for part in wide_parts(schema):
+                self._check_part(params.kind, part)
         vocabulary = self._read_vocabulary()
-        try:
-            grammar = LLMatcher.grammar_from_lark(text)
-            matcher = LLMatcher(vocabulary.tokens, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
-        except ValueError as error:
-            raise refusal(params.kind, f"cannot be compiled: {one_line(str(error))}") from None
-        if matcher.is_error():
-            raise refusal(params.kind, f"cannot be compiled: {_reason(matcher.get_error())}")
+        matcher = self._matcher(params.kind, text)
         warnings = matcher.get_grammar_warnings()
         if warnings:
             raise refusal(params.kind, f"would not be enforced as it stands: {one_line('; '.join(warnings))}")
@@ -154,29 +157,35 @@ class GrammarCompiler:
         first.fill_mask()
         if first.error is not None:
             raise InvalidParameterError(NAME, f"{first.error}: no text satisfies it")
-        if params.kind == "json":
-            self._check_openings(compiled, first)
         return compiled
 
-    def _check_openings(self, compiled: CompiledGrammar, first: Constraint) -> None:
-        """Refuse now what can be read no further than its first bracket: thousands of properties that may each be left
-        out, or alternatives that begin alike, are more readings at once than the parser holds.
+    def _matcher(self, kind: str, text: str) -> Any:
+        from llguidance import LLMatcher, LLParserLimits
 
-        first: with its mask filled.
+        try:
+            grammar = LLMatcher.grammar_from_lark(text)
+            tokens = self._read_vocabulary().tokens
+            matcher = LLMatcher(tokens, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
+        except ValueError as error:
+            raise refusal(kind, f"cannot be compiled: {one_line(str(error))}") from None
+        if matcher.is_error():
+            raise refusal(kind, f"cannot be compiled: {_reason(matcher.get_error())}")
+        return matcher
+
+    def _check_part(self, kind: str, part: dict[str, Any]) -> None:
+        """Refuse before work starts what can be read no further than an opening bracket: hundreds of properties that
+        may each be left out, or alternatives that begin alike, are more readings at once than the parser holds.
+
+        Where parts add up the answer shows it; the request then fails with the same words.
         """
-        for opening in "{[":
-            ids = self._tokenizer.encode(opening, add_special_tokens=False)
-            if len(ids) != 1 or not first.mask[ids[0] // 32] >> ids[0] % 32 & 1:
-                continue
-            inside = compiled.start()
-            inside.advance(ids[0])
-            inside.fill_mask()
-            if inside.error is not None and not inside.error.endswith(DEAD_END.format(kind="json")):
-                raise refusal(
-                    "json",
-                    f"can be read in too many ways at once behind `{opening}`: give fewer properties that are not "
-                    "required, or fewer alternatives that begin alike",
-                )
+        try:
+            matcher = self._matcher(kind, f"start: {json_expression(json.dumps(part))}{OPTIONS}")
+        except InvalidParameterError:  # compiling the whole shows what is wrong, if anything is
+            return
+        if matcher.consume_tokens(self._tokenizer.encode("{", add_special_tokens=False)):
+            matcher.compute_bitmask()
+        if matcher.is_error() and ROW_IS_FULL in matcher.get_error():
+            raise refusal(kind, TOO_MANY)
 
     def _read_vocabulary(self) -> _Vocabulary:
         if self._vocabulary is None:

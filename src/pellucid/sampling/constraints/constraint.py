@@ -16,6 +16,12 @@ MaskArray = npt.NDArray[np.int32]
 """[ceil(vocab / 32)]: bit i % 32 of word i // 32 says whether token i may come next."""
 
 DEAD_END = "no token can follow that the {kind} allows"
+TOO_MANY = (
+    "can be read in too many ways at once: give fewer properties that are not required, or fewer alternatives that "
+    "begin alike"
+)
+ROW_IS_FULL = "items; max is"
+"""llguidance's words: its parser has a row at each place, with an item for each way to read on."""
 MAX_SPELLINGS = 32
 """More tokens than this are not the beginnings of one."""
 
@@ -164,4 +170,6 @@ class Constraint:
         reason = str(self._matcher.get_error()).split("\n<non-verbose/>")[0]
         if reason.startswith("NoExtension"):
             reason = DEAD_END.format(kind=self.kind)
+        elif ROW_IS_FULL in reason:
+            reason = f"the {self.kind} {TOO_MANY}"
         self.error = f"{NAME}: {one_line(reason)}"

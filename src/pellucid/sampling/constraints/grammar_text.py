@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 from pellucid.sampling.constraints.json_schema import OUR_KEY, read_schema
 from pellucid.structured_outputs import DEFAULT_WHITESPACE, StructuredOutputsParams, refusal
 
 # Where text is forced llguidance would allow one spelling in tokens only, found by looking ahead without bound.
-_OPTIONS = '\n%llguidance {"no_forcing": true}\n'
+_DECODER = json.JSONDecoder()
+OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 """At the end, so that messages name the lines of the grammar that was given."""
 _RULE_WITH_ATTRIBUTES = re.compile(
     r"^[ \t]*[!?]?[\w-]+(?:\.\d+)?[ \t]*\[(?P<attributes>[^\n]*?)\][ \t]*:", re.MULTILINE
@@ -20,8 +24,8 @@ _UNSERVED_ATTRIBUTE = re.compile(r"(?<![\w\"])(temperature|stop|stop_capture)[ \
 def grammar_text(params: StructuredOutputsParams) -> str:
     """The grammar. Raises `InvalidParameterError` for what would not be enforced; compiling it shows the rest."""
     if params.grammar is not None:
-        return _checked_lark(params.grammar) + _OPTIONS
-    return f"start: {expression(params)}{_OPTIONS}"
+        return _checked_lark(params.grammar) + OPTIONS
+    return f"start: {expression(params)}{OPTIONS}"
 
 
 def expression(params: StructuredOutputsParams) -> str:
@@ -35,6 +39,15 @@ def expression(params: StructuredOutputsParams) -> str:
     from llguidance import regex_to_lark
 
     return f"/{regex_to_lark(regex, 'd')}/"
+
+
+def schemas_in(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON Schemas of a grammar."""
+    for found in re.finditer(r"%json(?=[\s{])\s*", text):
+        with suppress(ValueError, RecursionError):  # compiling it shows what is wrong
+            schema, _ = _DECODER.raw_decode(text, found.end())
+            if isinstance(schema, dict):
+                yield schema
 
 
 def names_tokens(params: StructuredOutputsParams) -> bool:

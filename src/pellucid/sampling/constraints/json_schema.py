@@ -20,6 +20,8 @@ OLD_KEYWORDS = ("disallow", "divisibleBy", "extends")
 MAX_MULTIPLE = 100_000
 """Common multiple of all multipleOf, without decimal point: each needs an automaton with so many states."""
 MAX_DEPTH = 100
+MANY = 100
+"""Names that may come first in an object, and alternatives twice, from which on a part of a schema is tried out."""
 
 _ONE = ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then")
 _LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
@@ -48,6 +50,34 @@ def read_schema(text: str) -> dict[str, Any]:
                     "json", f"has multipleOf with the common multiple {multiple}, but at most {MAX_MULTIPLE} is served"
                 )
     return schema
+
+
+def wide_parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Of each part that can be read in many ways behind its opening bracket, what tells how many: the names that may
+    come first, without what follows them. Together no larger than the schema, however deep it nests."""
+    for part in _parts(schema, 0):
+        found = _outline(part)
+        if _width(found) >= MANY:
+            yield found
+
+
+def _outline(part: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if isinstance(part.get("properties"), dict):
+        required = part["required"] if isinstance(part.get("required"), list) else []
+        found |= {"type": "object", "properties": {name: {"type": "null"} for name in part["properties"]}}
+        found["required"] = [name for name in required if isinstance(name, str) and name in part["properties"]]
+        found["additionalProperties"] = part.get("additionalProperties") is not False
+    for name in ("anyOf", "oneOf"):
+        if isinstance(part.get(name), list):
+            alternatives = [_outline(one) for one in part[name] if isinstance(one, dict)]
+            found |= {"anyOf": known} if (known := [one for one in alternatives if one]) else {}
+    return found
+
+
+def _width(outline: dict[str, Any]) -> int:
+    optional = len(outline.get("properties", ())) - len(outline.get("required", ()))
+    return optional + sum(2 + _width(one) for one in outline.get("anyOf", ()))
 
 
 def _no_constant(name: str) -> Any:
