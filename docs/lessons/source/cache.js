@@ -80,7 +80,7 @@ const LESSON = {
       ask: ["How do the two answers differ?", "两个回答有何不同？"],
       choices: () => [["words", ["in a word here and there", "个别词不同"]], ["digits", ["in the last digits of the probabilities", "概率的末几位不同"]], ["same", ["not at all, to the last bit", "完全相同，一位不差"]]],
       answer: (facts) => (facts.isSame ? "same" : "digits"),
-      after: (trace, facts) => table(inLanguage(["The last token's logprob (the logarithm of its probability)", "最后一个词元的对数概率（logprob）"]), [inLanguage(["run", "运行"]), right(inLanguage(["cached tokens", "已缓存词元"])), right("logprob")], [[inLanguage(["from the cache", "用缓存"]), facts.cached, { is: String(facts.logprob), class: "n" }], [inLanguage(["all computed", "全部计算"]), facts.aloneCached, { is: String(facts.aloneLogprob), class: "n" }]]),
+      after: (trace, facts) => table(inLanguage(["The last token's logprob (the logarithm of its probability)", "最后一个词元的对数概率（logprob）"]), [inLanguage(["run", "运行"]), right(t("cached")), right("logprob")], [[inLanguage(["from the cache", "用缓存"]), facts.cached, { is: String(facts.logprob), class: "n" }], [inLanguage(["all computed", "全部计算"]), facts.aloneCached, { is: String(facts.aloneLogprob), class: "n" }]]),
       why: ["All {outputs} tokens and their logprobs are the same bits: “{answer}…” This is a promise of the engine, not of the method: where the order of sums depends on what is computed together, a cache changes the last digits, and now and then a word.",
         "全部 {outputs} 个词元及其对数概率逐位相同：“{answer}……”。这是这个引擎的承诺，而不是方法本身的保证：如果求和顺序取决于哪些词元一起计算，用缓存就会改变末几位数字，偶尔还会改变一个词。"],
     },

@@ -24,7 +24,7 @@ const LESSON = {
       text: ["The sentence has {tokens} tokens. We run it again with `{otherWord}` instead of `{lastWord}` at the end, and compare every token in every layer: four measures of its numbers, to the last bit.",
         "句子有 {tokens} 个词元。把结尾的 `{lastWord}` 换成 `{otherWord}` 再运行一次，比较每个词元在每一层的情况：其数值的四种度量，精确到最后一位。"],
       before: (trace, facts) => tokenRow(tokensOf(run(trace, "sentence")), facts.sentence),
-      ask: ["How many tokens change?", "有多少个词元会变？"],
+      ask: ["How many tokens get other numbers?", "有多少个词元的数值会变？"],
       choices: () => [["one", ["one: the last", "一个：最后一个"]], ["near", ["the last few: those near it", "最后几个：离得近的"]], ["all", ["all: the sentence means something else now", "全部：整句的意思变了"]]],
       answer: (facts) => (facts.changedLast === 1 ? "one" : facts.changedLast === facts.tokens ? "all" : "near"),
       after: (trace, facts) => differences(run(trace, "sentence"), run(trace, "last"), inLanguage([`Each column is a token, each small box a layer (the first at the bottom); brown is where something changed: ${facts.changedLast} of ${facts.tokens} tokens`, `每列一个词元，每小格一层（最下面是第一层）；棕色表示有变化：${facts.tokens} 个词元中有 ${facts.changedLast} 个`])),
@@ -34,7 +34,7 @@ const LESSON = {
     {
       title: ["Another first word", "换掉第一个词"],
       text: ["Now the other end: `{otherFirst}` instead of `{firstWord}` at the beginning, nothing else.", "现在换另一头：开头的 `{firstWord}` 换成 `{otherFirst}`，其余不动。"],
-      ask: ["How many tokens change?", "有多少个词元会变？"],
+      ask: ["How many tokens get other numbers?", "有多少个词元的数值会变？"],
       choices: (facts) => [["one", ["one: the first", "一个：第一个"]], ["two", ["two: the article and its noun", "两个：冠词和它的名词"]], ["all", ["all {tokens}", "全部 {tokens} 个"]]],
       answer: (facts) => (facts.changedFirst === facts.tokens ? "all" : facts.changedFirst === 1 ? "one" : "two"),
       after: (trace, facts) => differences(run(trace, "sentence"), run(trace, "first"), inLanguage([`Brown is where something changed: ${facts.changedFirst} of ${facts.tokens} tokens`, `棕色表示有变化：${facts.tokens} 个词元中有 ${facts.changedFirst} 个`])),
