@@ -4,6 +4,7 @@
 
 #include "kernel_table.h"
 #include "simd/vec_avx512.h"
+#include "simd/unit.h"
 #include "simd/tiles_amx.h"
 #include "kernels/panel.inl"
 #include "kernels/tiles.inl"

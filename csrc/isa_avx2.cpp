@@ -8,6 +8,7 @@
 #include "half.h"
 #include "kernel_table.h"
 #include "simd/vec_avx2.h"
+#include "simd/unit_avx2.h"
 #include "simd/select_avx2.h"
 #include "kernels/mathfn.inl"
 #include "kernels/rows.inl"

@@ -8,6 +8,7 @@
 #include "half.h"
 #include "kernel_table.h"
 #include "simd/vec_avx512.h"
+#include "simd/unit.h"
 #include "simd/select_avx512.h"
 #include "kernels/mathfn.inl"
 #include "kernels/rows.inl"

@@ -8,6 +8,7 @@
 #include "half.h"
 #include "kernel_table.h"
 #include "simd/vec_generic.h"
+#include "simd/unit.h"
 #include "simd/select_generic.h"
 #include "kernels/mathfn.inl"
 #include "kernels/rows.inl"

@@ -5,9 +5,6 @@
 // weight · value stay within 32 bits, so that sum is exact as well. Exact sums have no order: rows and positions are
 // taken together as suits the registers.
 
-// Inlined into the loops around them, so that the compiler unrolls early and keeps the sums in registers.
-#define PELLUCID_INLINE __attribute__((always_inline)) inline
-
 namespace {
 
 using pellucid::kSplitBlocks;

@@ -11,9 +11,6 @@ using pellucid::Code;
 using pellucid::kFormats;
 using pellucid::QuantizedRow;
 
-// Without it, the compiler keeps the accumulators of many rows in memory.
-#define PELLUCID_UNROLL _Pragma("GCC unroll 16")
-
 constexpr size_t kPrefetchAhead = 8192;
 
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
@@ -24,29 +21,6 @@ template <bool WIDE>
 inline V16 load_scales(const uint8_t* p) {
   if constexpr (WIDE) return vload(reinterpret_cast<const float*>(p));
   return vload_half(reinterpret_cast<const uint16_t*>(p));
-}
-
-template <Code CODE>
-inline Codes unpack(const uint8_t* unit, const uint8_t* table) {
-  Codes c;
-  if constexpr (CODE == Code::Bits8) {
-    load_bytes(c, unit);
-  } else {
-    unpack_nibbles(c, unit);
-    if constexpr (CODE == Code::Bits5 || CODE == Code::Bits6) add_plane(c, unit + 256, 16);
-    if constexpr (CODE == Code::Bits6) add_plane(c, unit + 320, 32);
-    if constexpr (CODE == Code::Table4) look_up(c, table);
-  }
-  (void)table;
-  return c;
-}
-
-// The exact integer sum over columns [4·J0, 4·J1) of the unit.
-template <int BYTES, Code CODE, int J0, int J1>
-inline I16 dot_of(const Codes& c, const uint8_t* a) {
-  constexpr bool kLarge = CODE == Code::Bits8 || CODE == Code::Table4;  // codes above 127
-  if constexpr (BYTES == 1) return dot_bytes<kLarge, J0, J1>(c, a);
-  return dot<J0, J1>(c, a);
 }
 
 // Exact integer sum minus the centre's share, as float, into the accumulator.
@@ -63,42 +37,49 @@ inline void int_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t*
                            size_t stride, float* out) {
   constexpr size_t unit_bytes = CODE == Code::Bits8 ? 512 : CODE == Code::Bits6 ? 384 : CODE == Code::Bits5 ? 320 : 256;
   constexpr size_t scale_step = 16 * (WIDE ? 4 : 2);
+  constexpr int kParts = 32 / GROUP;
   // Codes, scales and minima of one unit: what one step takes from the panel on average.
-  constexpr size_t stream_bytes = unit_bytes + (32 / GROUP) * scale_step * (CENTER < 0 ? 2 : 1);
+  constexpr size_t stream_bytes = unit_bytes + kParts * scale_step * (CENTER < 0 ? 2 : 1);
+  constexpr int kTogether = M < kRowsTogether ? M : kRowsTogether;
   const size_t units = static_cast<size_t>(columns) / 32;
   const uint8_t* scales = panel + units * unit_bytes;
-  const uint8_t* minima = scales + units * (32 / GROUP) * scale_step;
+  const uint8_t* minima = scales + units * kParts * scale_step;
   V16 acc[M];
   PELLUCID_UNROLL
   for (int m = 0; m < M; ++m) acc[m] = vset1(0.0f);
   for (size_t u = 0; u < units; ++u) {
     // Ask for what comes a few kilobytes later (the next panels follow): weights are read once and wait in no cache.
     for (size_t line = 0; line < stream_bytes; line += 64) prefetch(panel + u * stream_bytes + line + kPrefetchAhead);
-    const Codes c = unpack<CODE>(panel + u * unit_bytes, table);
-    const auto row = [&](int m) { return QuantizedRow<BYTES>(rows + static_cast<size_t>(m) * stride, columns); };
-    if constexpr (GROUP == 32) {
-      const V16 s = load_scales<WIDE>(scales + u * scale_step);
-      const V16 mn = CENTER < 0 ? load_scales<WIDE>(minima + u * scale_step) : s;
+    const Unit<BYTES, CODE, (M > kTogether)> unit(panel + u * unit_bytes, table);
+    V16 scale[kParts], minimum[kParts];
+    for (int p = 0; p < kParts; ++p) {
+      scale[p] = load_scales<WIDE>(scales + (kParts * u + p) * scale_step);
+      minimum[p] = CENTER < 0 ? load_scales<WIDE>(minima + (kParts * u + p) * scale_step) : scale[p];
+    }
+    const auto rows_from = [&](int m0, const uint8_t* from) {
+      const auto row = [&](int i) { return QuantizedRow<BYTES>(from + static_cast<size_t>(i) * stride, columns); };
+      const auto part = [&](auto of) {
+        constexpr int P = decltype(of)::value, J0 = P * GROUP / 4;
+        const size_t g = kParts * u + P;
+        I16 sums[kTogether];
+        unit.template dots<J0, J0 + GROUP / 4>(row(0).codes() + 32 * BYTES * u, stride, sums);
+        PELLUCID_UNROLL
+        for (int i = 0; i < kTogether; ++i) {
+          const QuantizedRow<BYTES> r = row(i);
+          acc[m0 + i] = accumulate<CENTER>(sums[i], kParts == 1 ? r.sum32()[g] : r.sum16()[g],
+                                           kParts == 1 ? r.fsum32()[g] : r.fsum16()[g], scale[P], r.scale()[u], minimum[P],
+                                           acc[m0 + i]);
+        }
+      };
+      part(std::integral_constant<int, 0>{});
+      if constexpr (kParts == 2) part(std::integral_constant<int, 1>{});
+    };
+    if constexpr (kTogether == 1) {
       PELLUCID_UNROLL
-      for (int m = 0; m < M; ++m) {
-        const QuantizedRow<BYTES> r = row(m);
-        acc[m] = accumulate<CENTER>(dot_of<BYTES, CODE, 0, 8>(c, r.codes() + 32 * BYTES * u), r.sum32()[u],
-                                    r.fsum32()[u], s, r.scale()[u], mn, acc[m]);
-      }
+      for (int m = 0; m < M; ++m) rows_from(m, rows + static_cast<size_t>(m) * stride);
     } else {
-      const uint8_t* sp = scales + 2 * u * scale_step;
-      const uint8_t* mp = minima + 2 * u * scale_step;
-      const V16 s0 = load_scales<WIDE>(sp), s1 = load_scales<WIDE>(sp + scale_step);
-      const V16 m0 = CENTER < 0 ? load_scales<WIDE>(mp) : s0, m1 = CENTER < 0 ? load_scales<WIDE>(mp + scale_step) : s1;
-      PELLUCID_UNROLL
-      for (int m = 0; m < M; ++m) {
-        const QuantizedRow<BYTES> r = row(m);
-        const uint8_t* a = r.codes() + 32 * BYTES * u;
-        const float as = r.scale()[u];
-        acc[m] = accumulate<CENTER>(dot_of<BYTES, CODE, 0, 4>(c, a), r.sum16()[2 * u], r.fsum16()[2 * u], s0, as, m0, acc[m]);
-        acc[m] = accumulate<CENTER>(dot_of<BYTES, CODE, 4, 8>(c, a), r.sum16()[2 * u + 1], r.fsum16()[2 * u + 1], s1, as,
-                                    m1, acc[m]);
-      }
+      const uint8_t* from = rows;
+      for (int m = 0; m < M; m += kTogether, from += kTogether * stride) rows_from(m, from);
     }
   }
   PELLUCID_UNROLL
@@ -124,7 +105,8 @@ inline void float_panel_rows(const uint8_t* panel, int64_t columns, const uint8_
   for (int m = 0; m < M; ++m) vstore(out + 16 * m, acc[m]);
 }
 
-// Calls f with the row count as a constant: blocks of 8, 4, 2 and 1 cover any count.
+// Calls f with the row count as a constant: blocks of 16, 8, 4, 2 and 1 cover any count. Where four rows fill the registers,
+// eight at once would gain nothing.
 template <class F>
 inline void in_row_blocks(int count, const uint8_t* rows, size_t stride, float* out, F f) {
   const auto advance = [&](int n) {
@@ -134,7 +116,7 @@ inline void in_row_blocks(int count, const uint8_t* rows, size_t stride, float* 
   };
   if constexpr (kMaxRows >= 16)
     while (count >= 16) f(std::integral_constant<int, 16>{}, rows, out), advance(16);
-  if constexpr (kMaxRows >= 8)
+  if constexpr (kMaxRows >= 8 && kRowsTogether < 4)
     while (count >= 8) f(std::integral_constant<int, 8>{}, rows, out), advance(8);
   while (count >= 4) f(std::integral_constant<int, 4>{}, rows, out), advance(4);
   if (count >= 2) f(std::integral_constant<int, 2>{}, rows, out), advance(2);

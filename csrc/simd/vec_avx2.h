@@ -1,4 +1,4 @@
-// Sixteen floats and sixteen int32 as two AVX2 registers each, and the vpmaddwd dot product of one weight group.
+// Sixteen floats and sixteen int32 as two AVX2 registers each.
 #pragma once
 #include <immintrin.h>
 
@@ -7,7 +7,6 @@
 
 namespace {
 
-constexpr int kMaxRows = 4;
 constexpr int kMaxQueries = 4;
 
 struct V16 {
@@ -78,117 +77,11 @@ inline V16 vcast(I16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(
 inline I16 iround(V16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 inline V16 vfromint(I16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 
-// ---- weight codes of 16 rows × 32 columns as bytes: w[2j], w[2j + 1] hold rows 0–7 and 8–15 of columns 4j … 4j + 3 --
-
-struct Codes {
-  __m256i w[16];
-};
-
-// s + w · a, here and now: GCC would gather all products of a group first, on the stack, and add them up afterwards.
+// s + w · a, here and now: GCC would gather all products of a sum first, on the stack, and add them up afterwards.
 inline __m256i add_products(__m256i s, __m256i w, __m256i a) {
   s = _mm256_add_epi32(s, _mm256_madd_epi16(w, a));
   asm("" : "+x"(s));
   return s;
-}
-
-inline __m256i load256(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-
-inline void unpack_nibbles(Codes& c, const uint8_t* p) {
-  const __m256i low = _mm256_set1_epi8(15);
-  for (int v = 0; v < 4; ++v)
-    for (int h = 0; h < 2; ++h) {
-      const __m256i b = load256(p + 64 * v + 32 * h);
-      c.w[4 * v + h] = _mm256_and_si256(b, low);
-      c.w[4 * v + 2 + h] = _mm256_and_si256(_mm256_srli_epi16(b, 4), low);
-    }
-}
-inline void add_plane(Codes& c, const uint8_t* plane, char value) {
-  // Spread 32 bits over 32 bytes: copy each source byte eight times, then test one bit per byte.
-  const __m256i spread = _mm256_setr_epi64x(0x0000000000000000, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-  const __m256i bits = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ULL));
-  const __m256i add = _mm256_set1_epi8(value);
-  for (int i = 0; i < 16; ++i) {
-    int32_t mask;
-    std::memcpy(&mask, plane + 4 * i, 4);
-    const __m256i m = _mm256_shuffle_epi8(_mm256_set1_epi32(mask), spread);
-    const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(m, bits), bits);
-    c.w[i] = _mm256_add_epi8(c.w[i], _mm256_and_si256(set, add));
-  }
-}
-inline void look_up(Codes& c, const uint8_t* table16) {
-  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table16)));
-  for (int i = 0; i < 16; ++i) c.w[i] = _mm256_shuffle_epi8(table, c.w[i]);
-}
-inline void load_bytes(Codes& c, const uint8_t* p) {
-  for (int i = 0; i < 16; ++i) c.w[i] = load256(p + 32 * i);
-}
-
-// ---- activations of 32 columns: int16 in the order 0 2 1 3 of every four, to pair with even and odd code bytes -------
-
-inline void store_codes(uint8_t* dst, I16 a0, I16 a1) {
-  int32_t a[32];
-  istore(a, a0);
-  istore(a + 16, a1);
-  int16_t out[32];
-  for (int k = 0; k < 32; k += 4) {
-    out[k] = static_cast<int16_t>(a[k]);
-    out[k + 1] = static_cast<int16_t>(a[k + 2]);
-    out[k + 2] = static_cast<int16_t>(a[k + 1]);
-    out[k + 3] = static_cast<int16_t>(a[k + 3]);
-  }
-  std::memcpy(dst, out, 64);
-}
-
-inline __m256i broadcast4(const uint8_t* p) {
-  int32_t word;
-  std::memcpy(&word, p, 4);
-  return _mm256_set1_epi32(word);
-}
-
-template <int J0, int J1>
-inline I16 dot(const Codes& c, const uint8_t* a) {
-  const __m256i even = _mm256_set1_epi16(0x00ff);
-  __m256i s0 = _mm256_setzero_si256();
-  __m256i s1 = _mm256_setzero_si256();
-  for (int j = J0; j < J1; ++j) {
-    const __m256i a02 = broadcast4(a + 8 * j);
-    const __m256i a13 = broadcast4(a + 8 * j + 4);
-    const __m256i w0 = c.w[2 * j];
-    const __m256i w1 = c.w[2 * j + 1];
-    s0 = add_products(s0, _mm256_and_si256(w0, even), a02);
-    s1 = add_products(s1, _mm256_and_si256(w1, even), a02);
-    s0 = add_products(s0, _mm256_srli_epi16(w0, 8), a13);
-    s1 = add_products(s1, _mm256_srli_epi16(w1, 8), a13);
-  }
-  return {s0, s1};
-}
-
-// ---- activations of 32 columns as 32 bytes ------------------------------------------------------------------------
-
-inline void store_bytes(uint8_t* dst, I16 a0, I16 a1) {
-  int32_t a[32];
-  istore(a, a0);
-  istore(a + 16, a1);
-  for (int k = 0; k < 32; ++k) dst[k] = static_cast<uint8_t>(a[k]);
-}
-
-template <bool LARGE, int J0, int J1>
-inline I16 dot_bytes(const Codes& c, const uint8_t* a) {
-  const __m256i ones = _mm256_set1_epi16(1), low7 = _mm256_set1_epi8(127);
-  __m256i s[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-  for (int j = J0; j < J1; ++j) {
-    const __m256i act = broadcast4(a + 4 * j);
-    for (int h = 0; h < 2; ++h) {
-      const __m256i w = c.w[2 * j + h];
-      // vpmaddubsw saturates at 16 bits: two products of codes below 128 fit, so bit 7 goes by itself.
-      const __m256i low = LARGE ? _mm256_and_si256(w, low7) : w;
-      s[h] = _mm256_add_epi32(s[h], _mm256_madd_epi16(_mm256_maddubs_epi16(low, act), ones));
-      if (!LARGE) continue;
-      const __m256i top = _mm256_maddubs_epi16(_mm256_andnot_si256(low7, w), act);
-      s[h] = _mm256_add_epi32(s[h], _mm256_madd_epi16(top, ones));
-    }
-  }
-  return {s[0], s[1]};
 }
 
 // ---- attention codes: int16 pairs in 32-bit lanes ----------------------------------------------------------------

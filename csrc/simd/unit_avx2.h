@@ -1,0 +1,200 @@
+// Weight codes of 16 rows × 32 columns, and their products with rows of activations, for AVX2.
+//
+// Sixteen registers have no room for a unit's codes beside the sums: a few columns are unpacked, multiplied with all rows
+// of activations, and forgotten. Where there are many rows, unpacked columns wait in memory.
+#pragma once
+#include "compiler.h"
+
+namespace {
+
+using pellucid::Code;
+
+constexpr int kMaxRows = 16;
+constexpr int kRowsTogether = 4;  // their sums fit into the registers
+
+// ---- activations of 32 columns: int16 in the order 0 2 1 3 of every four, to pair with even and odd code bytes -------
+
+inline void store_codes(uint8_t* dst, I16 a0, I16 a1) {
+  int32_t a[32];
+  istore(a, a0);
+  istore(a + 16, a1);
+  int16_t out[32];
+  for (int k = 0; k < 32; k += 4) {
+    out[k] = static_cast<int16_t>(a[k]);
+    out[k + 1] = static_cast<int16_t>(a[k + 2]);
+    out[k + 2] = static_cast<int16_t>(a[k + 1]);
+    out[k + 3] = static_cast<int16_t>(a[k + 3]);
+  }
+  std::memcpy(dst, out, 64);
+}
+
+inline __m256i broadcast4(const uint8_t* p) {
+  int32_t word;
+  std::memcpy(&word, p, 4);
+  return _mm256_set1_epi32(word);
+}
+
+// ---- activations of 32 columns as 32 bytes ------------------------------------------------------------------------
+
+inline void store_bytes(uint8_t* dst, I16 a0, I16 a1) {
+  int32_t a[32];
+  istore(a, a0);
+  istore(a + 16, a1);
+  for (int k = 0; k < 32; ++k) dst[k] = static_cast<uint8_t>(a[k]);
+}
+
+// ---- weight codes --------------------------------------------------------------------------------------------------
+
+inline __m256i load256(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+// Adds VALUE to every code whose bit is set in the plane's 32 bits.
+template <int VALUE>
+inline __m256i add_plane(__m256i codes, const uint8_t* plane) {
+  // Copy each source byte eight times, then keep one bit per byte. The eighth is the sign: what it adds is negated twice.
+  const __m256i spread = _mm256_setr_epi64x(0x0000000000000000, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+  const __m256i bits = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ULL));
+  constexpr uint64_t kSeven = 0x0001010101010101ULL * VALUE, kEighth = static_cast<uint64_t>(256 - VALUE) << 56;
+  const __m256i value = _mm256_set1_epi64x(static_cast<long long>(kSeven | kEighth));
+  const __m256i bit = _mm256_and_si256(_mm256_shuffle_epi8(broadcast4(plane), spread), bits);
+  return _mm256_add_epi8(codes, _mm256_sign_epi8(value, bit));
+}
+
+// Columns 4j … 4j + 3 of eight rows (`half` 0: rows 0–7) as bytes.
+template <Code CODE>
+inline __m256i code_bytes(const uint8_t* unit, const uint8_t* table, int j, int half) {
+  if constexpr (CODE == Code::Bits8) return load256(unit + 64 * j + 32 * half);
+  const __m256i packed = load256(unit + 64 * (j / 2) + 32 * half);
+  __m256i c = _mm256_and_si256(j % 2 ? _mm256_srli_epi16(packed, 4) : packed, _mm256_set1_epi8(15));
+  if constexpr (CODE == Code::Bits5 || CODE == Code::Bits6) c = add_plane<16>(c, unit + 256 + 8 * j + 4 * half);
+  if constexpr (CODE == Code::Bits6) c = add_plane<32>(c, unit + 320 + 8 * j + 4 * half);
+  if constexpr (CODE == Code::Table4)
+    c = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), c);
+  return c;
+}
+
+// The even (`odd` 0) or odd two of these columns as int16 pairs.
+template <Code CODE>
+inline __m256i code_pairs(const uint8_t* unit, const uint8_t* table, int j, int odd, int half) {
+  if constexpr (CODE == Code::Bits4) {
+    const __m256i packed = load256(unit + 64 * (j / 2) + 32 * half), low = _mm256_set1_epi16(15);
+    if (j % 2 == 0) return _mm256_and_si256(odd ? _mm256_srli_epi16(packed, 8) : packed, low);
+    return odd ? _mm256_srli_epi16(packed, 12) : _mm256_and_si256(_mm256_srli_epi16(packed, 4), low);
+  }
+  const __m256i c = code_bytes<CODE>(unit, table, j, half);
+  return odd ? _mm256_srli_epi16(c, 8) : _mm256_and_si256(c, _mm256_set1_epi16(0x00ff));
+}
+
+// READY: the columns are unpacked once, into memory, else with each use.
+template <int BYTES, Code CODE, bool READY>
+struct Unit;
+
+template <Code CODE, bool READY>
+struct Unit<2, CODE, READY> {
+  const uint8_t* codes;
+  const uint8_t* table;
+  __m256i ready[READY ? 32 : 1];
+
+  Unit(const uint8_t* unit, const uint8_t* code_table) : codes(unit), table(code_table) {
+    if constexpr (READY) {
+      PELLUCID_UNROLL
+      for (int j = 0; j < 8; ++j)
+        for (int i = 0; i < 4; ++i) ready[4 * j + i] = code_pairs<CODE>(codes, table, j, i / 2, i % 2);
+    }
+  }
+
+  // Exact sums over columns [4·J0, 4·J1) for M rows.
+  template <int J0, int J1, int M>
+  PELLUCID_INLINE void dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
+    if constexpr (CODE == Code::Bits4 && M == 1) {
+      s[0] = nibble_dot<J0, J1>(a);
+      return;
+    }
+    PELLUCID_UNROLL
+    for (int m = 0; m < M; ++m) s[m] = iset1(0);
+    PELLUCID_UNROLL
+    for (int i = 2 * J0; i < 2 * J1; ++i) {
+      const __m256i w0 = READY ? ready[2 * i] : code_pairs<CODE>(codes, table, i / 2, i % 2, 0);
+      const __m256i w1 = READY ? ready[2 * i + 1] : code_pairs<CODE>(codes, table, i / 2, i % 2, 1);
+      PELLUCID_UNROLL
+      for (int m = 0; m < M; ++m) {
+        const __m256i x = broadcast4(a + static_cast<size_t>(m) * stride + 4 * i);
+        s[m] = {add_products(s[m].a, w0, x), add_products(s[m].b, w1, x)};
+      }
+    }
+  }
+
+ private:
+  // One row. Nibbles are taken where they lie, 16 or 256 times as large; a sum of 16 such products fits into 32 bits.
+  template <int J0, int J1>
+  PELLUCID_INLINE I16 nibble_dot(const uint8_t* a) const {
+    const __m256i nibble = _mm256_set1_epi16(15), nibble16 = _mm256_slli_epi16(nibble, 4), nibble256 = _mm256_slli_epi16(nibble, 8);
+    __m256i sum[2], sum16[2], sum256[2];
+    for (int half = 0; half < 2; ++half) sum[half] = sum16[half] = sum256[half] = _mm256_setzero_si256();
+    PELLUCID_UNROLL
+    for (int v = J0 / 2; v < J1 / 2; ++v) {
+      const __m256i x0 = broadcast4(a + 16 * v), x1 = broadcast4(a + 16 * v + 4);
+      const __m256i x2 = broadcast4(a + 16 * v + 8), x3 = broadcast4(a + 16 * v + 12);
+      for (int half = 0; half < 2; ++half) {
+        const __m256i packed = load256(codes + 64 * v + 32 * half);
+        sum[half] = add_products(sum[half], _mm256_and_si256(packed, nibble), x0);
+        sum16[half] = add_products(sum16[half], _mm256_and_si256(packed, nibble16), x2);
+        sum256[half] = add_products(sum256[half], _mm256_and_si256(packed, nibble256), x1);
+        sum[half] = add_products(sum[half], _mm256_srli_epi16(packed, 12), x3);
+      }
+    }
+    for (int half = 0; half < 2; ++half)
+      sum[half] = _mm256_add_epi32(sum[half], _mm256_add_epi32(_mm256_srai_epi32(sum16[half], 4), _mm256_srai_epi32(sum256[half], 8)));
+    return {sum[0], sum[1]};
+  }
+};
+
+// One byte an activation. vpmaddubsw gives sums of two products in 16 bits, which are added there as long as they fit.
+template <Code CODE, bool READY>
+struct Unit<1, CODE, READY> {
+  static constexpr bool kLarge = CODE == Code::Bits8 || CODE == Code::Table4;  // codes above 127
+  static constexpr int kFit = CODE == Code::Bits4 ? 8 : CODE == Code::Bits5 ? 4 : CODE == Code::Bits6 ? 2 : 1;
+  const uint8_t* codes;
+  const uint8_t* table;
+  __m256i ready[READY ? 16 : 1];
+
+  Unit(const uint8_t* unit, const uint8_t* code_table) : codes(unit), table(code_table) {
+    if constexpr (READY) {
+      PELLUCID_UNROLL
+      for (int j = 0; j < 8; ++j)
+        for (int half = 0; half < 2; ++half) ready[2 * j + half] = code_bytes<CODE>(codes, table, j, half);
+    }
+  }
+
+  template <int J0, int J1, int M>
+  PELLUCID_INLINE void dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
+    half_dots<J0, J1, M, 0>(a, stride, s);
+    half_dots<J0, J1, M, 1>(a, stride, s);
+  }
+
+ private:
+  template <int J0, int J1, int M, int HALF>
+  PELLUCID_INLINE void half_dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
+    const __m256i ones = _mm256_set1_epi16(1), low7 = _mm256_set1_epi8(127);
+    __m256i sum[M], part[M];
+    PELLUCID_UNROLL
+    for (int m = 0; m < M; ++m) sum[m] = _mm256_setzero_si256();
+    PELLUCID_UNROLL
+    for (int j = J0; j < J1; ++j) {
+      const __m256i w = READY ? ready[2 * j + HALF] : code_bytes<CODE>(codes, table, j, HALF);
+      PELLUCID_UNROLL
+      for (int m = 0; m < M; ++m) {
+        const __m256i x = broadcast4(a + static_cast<size_t>(m) * stride + 4 * j);
+        // Two products of codes below 128 fit into 16 bits; bit 7 goes by itself.
+        const __m256i two = _mm256_maddubs_epi16(kLarge ? _mm256_and_si256(w, low7) : w, x);
+        part[m] = (j - J0) % kFit == 0 ? two : _mm256_add_epi16(part[m], two);
+        asm("" : "+x"(part[m]));
+        if ((j - J0) % kFit == kFit - 1 || j == J1 - 1) sum[m] = add_products(sum[m], part[m], ones);
+        if constexpr (kLarge) sum[m] = add_products(sum[m], _mm256_maddubs_epi16(_mm256_andnot_si256(low7, w), x), ones);
+      }
+    }
+    PELLUCID_UNROLL
+    for (int m = 0; m < M; ++m) (HALF == 0 ? s[m].a : s[m].b) = sum[m];
+  }
+};
+
+}  // namespace
