@@ -141,8 +141,9 @@ def record_sampling() -> list[Event]:
 
 
 SENTENCE = "The cat sat on the mat because it was tired"
-MASK_LAYER, MASK_HEAD = 13, 8
-"""A head in which "it" looks at what it stands for; found by trying them all."""
+MASK_HEADS = ((13, 8), (16, 0))
+"""(layer, head): one in which "it" looks at what it stands for, one in which tokens look at the one before
+them; found by trying them all."""
 
 
 def record_mask() -> list[Event]:
@@ -156,10 +157,10 @@ def record_mask() -> list[Event]:
 
 
 def slim(event: Event) -> Event:
-    """Of the layers what the lesson shows: norms of all, attention of one head."""
+    """Of the layers what the lesson shows: norms of all, attention of its heads."""
     if event["type"] != "layer":
         return event
-    heads = [one for one in event["attn"] or () if event["layer"] == MASK_LAYER and one["head"] == MASK_HEAD]
+    heads = [one for one in event["attn"] or () if (event["layer"], one["head"]) in MASK_HEADS]
     return {**event, "attn": heads, "lens": None}
 
 

@@ -7,14 +7,15 @@ const LESSON = {
   facts: (trace) => {
     const [one, last, first] = ["sentence", "last", "first"].map((name) => run(trace, name));
     const [changedLast, changedFirst] = [changedPositions(one, last), changedPositions(one, first)];
-    const event = [...one.layers.values()].flat().find((each) => each && each.attn && each.attn.length);
+    const [event, near] = one.layers.get(0).filter((each) => each.attn && each.attn.length);
+    const atNeighbour = tokensOf(one).slice(1).map((_, k) => weightOf(one, k + 1, near.layer, k));
     const it = one.prompt.findIndex((_, pos) => one.name(pos) === "·it");
     const head = one.layer(it, event.layer).attn[0];
     const best = head.idx[head.w.indexOf(Math.max(...head.w))];
     const next = trace.stepsOf("sentence")[1].seqs[0];
     return {
       sentence: one.request.rendered, tokens: one.prompt.length, layers: one.maxLayer + 1, changedLast: changedLast.length, changedFirst: changedFirst.length, lastPosition: changedLast[0], lastWord: one.name(one.prompt.length - 1), otherWord: last.name(last.prompt.length - 1),
-      it, layer: event.layer, head: head.head, best: one.name(best), weight: percent(Math.max(...head.w)), nextRows: next.n_tok, nextFrom: next.tok0, firstWord: one.name(0), otherFirst: first.name(0), itRow: head.idx.length, firstRow: one.layer(0, event.layer).attn[0].idx.length, allHeads: trace.header.model.n_heads * (one.maxLayer + 1), heads: trace.header.model.n_heads,
+      it, layer: event.layer, head: head.head, nearLayer: near.layer, nearHead: near.attn[0].head, nearMean: percent(atNeighbour.reduce((sum, w) => sum + w, 0) / atNeighbour.length), best: one.name(best), weight: percent(Math.max(...head.w)), nextRows: next.n_tok, nextFrom: next.tok0, firstWord: one.name(0), otherFirst: first.name(0), itRow: head.idx.length, firstRow: one.layer(0, event.layer).attn[0].idx.length, allHeads: trace.header.model.n_heads * (one.maxLayer + 1), heads: trace.header.model.n_heads,
       rms: show(one.layer(one.prompt.length - 1, one.maxLayer).resid_rms), otherRms: show(last.layer(last.prompt.length - 1, last.maxLayer).resid_rms),
     };
   },
@@ -62,18 +63,9 @@ const LESSON = {
       ask: ["How many tokens may the first token look at?", "第一个词元可以看几个词元？"],
       choices: (facts) => [["none", ["none: nothing stands before it", "零个：前面什么都没有"]], ["itself", ["one: itself", "一个：它自己"]], ["all", ["all {tokens}", "全部 {tokens} 个"]]],
       answer: (facts) => (facts.firstRow === 1 ? "itself" : facts.firstRow ? "all" : "none"),
-      after: (trace, facts) => {
-        const one = run(trace, "sentence");
-        const names = tokensOf(one).map((token) => pieceText(token.data));
-        return [matrix(inLanguage([`Layer ${facts.layer}, head ${facts.head}: each row looks at the columns`, `层 ${facts.layer}、头 ${facts.head}：每一行看向各列`]), names, names, (i, j) => {
-          if (j > i) return null;
-          const { idx, w } = one.layer(i, facts.layer).attn[0];
-          const at = idx.indexOf(j);
-          return at < 0 ? 0 : number(w[at]);
-        }), badge("recomputed")];
-      },
-      why: ["The hatched half is the mask: no weight goes there. Every row adds up to 1, and the first has one cell. Look down the column of `{best}`: not only `·it`, most rows look there. So this head may follow the subject of the sentence and know nothing of pronouns.",
-        "画斜线的一半就是掩码：那里没有任何权重。每行之和为 1，而第一行只有一格。再看 `{best}` 那一列：不只是 `·it`，多数行都看它。所以这个头也许只是在跟踪句子的主语，对代词一无所知。"],
+      after: (trace, facts) => [triangle(run(trace, "sentence"), facts.layer, facts.head), triangle(run(trace, "sentence"), facts.nearLayer, facts.nearHead), badge("recomputed")],
+      why: ["The hatched half is the mask: no weight goes there. Every row adds up to 1, and the first has one cell. Look down the column of `{best}`: not only `·it`, most rows look there. So this head may follow the subject of the sentence and know nothing of pronouns. In the second one each token looks at the one before it, with {nearMean} on average.",
+        "画斜线的一半就是掩码：那里没有任何权重。每行之和为 1，而第一行只有一格。再看 `{best}` 那一列：不只是 `·it`，多数行都看它。所以这个头也许只是在跟踪句子的主语，对代词一无所知。第二个头里，每个词元都看它前一个词元，平均权重 {nearMean}。"],
     },
     {
       title: ["The next word", "下一个词"],
@@ -89,3 +81,16 @@ const LESSON = {
   keep: [["A token looks at itself and at what stands before it, never at what comes after.", "词元只看自己和排在前面的词元，从不看后面的。"], ["A changed word changes what is computed after it, and nothing before it.", "改一个词，会改变它之后的计算，而之前的丝毫不变。"], ["What cannot change is computed once.", "不会变的，只算一次。"]],
   commands: ["pellucid explain \"The cat sat on the mat because it was tired\" --token 7 --layer 13", "pellucid explain \"The cat sat on the mat because it was tired\" --html mask.html"],
 };
+
+/** How much a token looks at another one, in the head that was kept of a layer. */
+function weightOf(sequence, pos, layer, key) {
+  const { idx, w } = sequence.layer(pos, layer).attn[0];
+  const at = idx.indexOf(key);
+  return at < 0 ? 0 : number(w[at]);
+}
+
+/** Every token's weights in one head. */
+function triangle(sequence, layer, head) {
+  const names = tokensOf(sequence).map((token) => pieceText(token.data));
+  return matrix(inLanguage([`Layer ${layer}, head ${head}: each row looks at the columns`, `层 ${layer}、头 ${head}：每一行看向各列`]), names, names, (i, j) => (j > i ? null : weightOf(sequence, i, layer, j)));
+}
