@@ -127,6 +127,8 @@ def test_its_keys_and_values_count_as_memory(model: Path) -> None:
     assert both.stats.kv_blocks_total == plain.stats.kv_blocks_total // 2
     alone = needed_bytes(EngineArgs(model=str(model), kv_cache_memory_bytes=2**20))
     with_draft = EngineArgs(model=str(model), kv_cache_memory_bytes=2**20, speculative_model=str(model))
+    assert both.kv_cache_bytes == 2 * both.storage.nbytes
+    assert both.weight_bytes == 2 * plain.weight_bytes > 0
     one_block = 2**20 // both.stats.kv_blocks_total
     assert abs(needed_bytes(with_draft) - alone - plain.config.weight_bytes) < one_block
     assert LLAMA_SHAPE["vocab"] == both.config.vocab_size

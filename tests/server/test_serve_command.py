@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +20,18 @@ from typing import Any
 
 import httpx
 import pytest
-from http_server import wait_for
+from http_server import mock_engine, wait_for
 from tiny_model import write_tiny_model
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from pellucid.cli.serve import room
+from pellucid.engine.async_llm import AsyncLLM
+from pellucid.errors import PellucidWarning
+from pellucid.model_store.progress import format_bytes
+
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+BYTES_A_TOKEN = mock_engine().storage.nbytes // 16384
 SMALL = ("--max-model-len", "512", "--port", "0")
 
 
@@ -63,7 +71,10 @@ def refusal(*arguments: str) -> str:
 
 def test_one_line_then_answers_and_ctrl_c_drains(smollm2_path: Path) -> None:
     with serving("smollm2:135m", "--served-model-name", "small", env={"PELLUCID_API_KEY": "k"}) as (process, line, url):
-        assert line.startswith(f"Pellucid serves small on {url}/v1 · KV cache for 2048 tokens (48.7 MB)"), line
+        assert line == (
+            f"Pellucid serves small on {url}/v1 · KV cache 48.7 MB: 128 blocks of 16, 2048 tokens; "
+            "at most 512 a request (--max-model-len; the model has 8192), 4 of that length at once\n"
+        )
         assert httpx.get(f"{url}/v1/models").status_code == 401
         assert httpx.get(f"{url}/version").status_code == 200
         body: dict[str, Any] = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True, "stream": True}
@@ -145,6 +156,64 @@ def test_a_websocket_ends_when_the_draining_begins(tmp_path: Path) -> None:
     assert process.returncode == 0
     logged = [json.loads(text) for text in err.splitlines()]
     assert [entry.get("close_code") for entry in logged] == [1012, None]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, "1024 blocks of 16, 16384 tokens; at most 4096 a request (the model's limit), 4 of that length at once"),
+        (
+            {"max_model_len": 1000},
+            "252 blocks of 16, 4032 tokens; at most 1000 a request (--max-model-len; the model has 4096), "
+            "4 of that length at once",
+        ),
+        (
+            {"max_model_len": 5000, "kv_cache_memory_bytes": 6000 * BYTES_A_TOKEN},
+            "375 blocks of 16, 6000 tokens; at most 5000 a request (--max-model-len; the model was trained for 4096), "
+            "1 of that length at once",
+        ),
+    ],
+)
+def test_what_the_cache_has_room_for_is_told(fields: dict[str, Any], told: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PellucidWarning)
+        engine = mock_engine(**fields)
+    llm = AsyncLLM(engine)
+    assert room(llm) == f"KV cache {format_bytes(engine.storage.nbytes)}: {told}"
+    asyncio.run(llm.close())
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (
+            ("--max-model-len", "10000000000"),
+            r"a request of max_model_len (?P<asked>\d+) needs \d+ bytes of KV cache \((?P<each>\d+) a token\), but "
+            r"(?P<room>\d+) bytes of memory are free: set max_model_len to (?P<fits>\d+) or less, or kv_cache_dtype to "
+            "int8 or int4",
+        ),
+        (
+            ("--max-model-len", "100000", "--kv-cache-memory-bytes", "1000000"),
+            r"kv_cache_memory_bytes is (?P<room>1000000), room for \d+ tokens of (?P<each>\d+) bytes, but a request of "
+            r"max_model_len (?P<asked>\d+) needs \d+: raise kv_cache_memory_bytes or lower max_model_len to "
+            r"(?P<fits>\d+)",
+        ),
+    ],
+)
+def test_a_context_that_does_not_fit_is_one_sentence(
+    tmp_path: Path, flags: tuple[str, ...], sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pellucid.cli.main import main
+
+    model = write_tiny_model(tmp_path / "tiny.gguf")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PellucidWarning)
+        assert main(["serve", str(model), "--port", "0", *flags]) == 2
+    line = capfd.readouterr().err.splitlines()[-1]
+    found = re.fullmatch(f"error: {sentence}", line)
+    assert found is not None, line
+    asked, each, room, fits = (int(found[name]) for name in ("asked", "each", "room", "fits"))
+    assert fits * each <= room < (fits + 16) * each < asked * each, "the largest that fits, in whole blocks"
 
 
 def test_a_port_in_use_is_one_sentence_before_anything_is_loaded() -> None:

@@ -184,9 +184,15 @@ def model_pool(settings: ServerSettings, names: list[str], every: list[EngineArg
 
 
 def room(llm: AsyncLLM) -> str:
-    """What the KV cache has room for."""
+    """What the KV cache has room for: in all, for one request, and for how many of the longest."""
     from pellucid.model_store.progress import format_bytes
 
-    num_tokens = llm.stats.kv_blocks_total * llm.args.block_size
-    nbytes = num_tokens * llm.config.kv_bytes_per_token(llm.args.kv_cache_dtype)
-    return f"KV cache for {num_tokens} tokens ({format_bytes(nbytes)}), at most {llm.max_model_len} a request"
+    num_blocks, size, longest = llm.stats.kv_blocks_total, llm.args.block_size, llm.max_model_len
+    trained = llm.config.context_length
+    limit = "the model's limit"
+    if llm.args.max_model_len is not None:
+        limit = f"--max-model-len; the model {'was trained for' if longest > trained else 'has'} {trained}"
+    return (
+        f"KV cache {format_bytes(llm.kv_cache_bytes)}: {num_blocks} blocks of {size}, {num_blocks * size} tokens; "
+        f"at most {longest} a request ({limit}), {num_blocks // -(-longest // size)} of that length at once"
+    )

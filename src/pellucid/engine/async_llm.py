@@ -60,7 +60,9 @@ class AsyncLLM:
         self.config, self.args, self.max_model_len = engine.config, engine.args, engine.max_model_len
         self.max_sequences = engine.args.max_num_seqs + max_queue
         """Most sequences that run and wait together."""
-        self.memory_bytes = engine.storage.nbytes + getattr(engine.model, "weight_bytes", 0)
+        self.kv_cache_bytes = engine.kv_cache_bytes
+        """The KV cache when all of it is in use, a draft model's part included."""
+        self.memory_bytes = engine.kv_cache_bytes + engine.weight_bytes
         """Weights, and the KV cache when all of it is in use."""
         self.opening_note = None if engine.saved_cache is None else engine.saved_cache.note
         """Why a saved KV cache was not used."""

@@ -21,7 +21,7 @@ from pellucid.engine.step_pace import StepPace, pair_ratio
 from pellucid.engine.validation import check_generates, checked_trace_level
 from pellucid.errors import InvalidParameterError, PellucidError, PellucidWarning, shown
 from pellucid.kv_cache.manager import KVCacheManager
-from pellucid.kv_cache.sizing import beyond_training, resolve_max_model_len, resolve_num_blocks
+from pellucid.kv_cache.sizing import beyond_training, kv_bytes_per_token, resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.outputs import Overflow, RequestOutput
 from pellucid.request import LogitsProcessor
@@ -64,6 +64,10 @@ class LLMEngine:
             warnings.warn(warning, PellucidWarning, stacklevel=2)
         draft_config = None if draft_model is None else draft_model.config
         num_blocks = resolve_num_blocks(config, args, self.max_model_len, draft_config)
+        self.kv_cache_bytes = num_blocks * args.block_size * kv_bytes_per_token(config, args, draft_config)
+        """Of the model and the draft model, when all blocks are in use."""
+        self.weight_bytes: int = sum(getattr(one, "weight_bytes", 0) for one in (model, draft_model))
+        """Of both."""
         self.storage = KVCacheStorage.for_model(config, num_blocks, args.block_size, args.kv_cache_dtype)
         self.kv = KVCacheManager(num_blocks, args.block_size)
         self.scheduler = Scheduler(

@@ -86,7 +86,7 @@ def resolve_num_blocks(
             "kv_cache_memory_bytes",
             f"kv_cache_memory_bytes is {budget}, room for {num_blocks * args.block_size} tokens of {bytes_per_token} "
             f"bytes, but a request of max_model_len {max_model_len} needs {one_request * block_bytes}: raise "
-            f"kv_cache_memory_bytes or lower max_model_len",
+            f"kv_cache_memory_bytes or lower max_model_len to {num_blocks * args.block_size}",
         )
     return num_blocks
 
