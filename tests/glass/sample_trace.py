@@ -85,6 +85,21 @@ def _header() -> Event:
     }  # fmt: skip
 
 
+def two_kinds_of_layers(events: list[Event]) -> list[Event]:
+    """The same model with local and global layers, as Gemma 3 has them."""
+    model = events[0]["model"]
+    told = {"type": "default", "factor": None}
+    model["rope"] |= {
+        "theta": 1e6,
+        "kinds": [
+            {"layers": [0, 1, 2, 4], "window": 8, **told, "theta": 1e4, "inv_freq": [1e4 ** (-k / 16) for k in range(16)]},
+            {"layers": [3], "window": None, **told, "theta": 1e6, "inv_freq": [1e6 ** (-k / 16) for k in range(16)]},
+            {"layers": [5], "window": None, "type": "none", "factor": None, "theta": None, "inv_freq": None},
+        ],
+    }  # fmt: skip
+    return events
+
+
 def _kv() -> list[Event]:
     def one(op: str, block: int, req: str | None, ref: int, tok0: int | None, name: str | None, parent: str | None, after: int) -> Event:  # fmt: skip
         return {"type": "kv", "t_ns": START + after, "op": op, "block": block, "hash": name, "parent": parent, "req": req, "ref": ref, "tok0": tok0, "n": 4}  # fmt: skip

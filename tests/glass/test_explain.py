@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from sample_trace import sample_trace
+from sample_trace import sample_trace, two_kinds_of_layers
 
 from pellucid.cli.main import main
 from pellucid.errors import InvalidParameterError, TraceFileError
@@ -66,6 +67,16 @@ def test_every_section_with_its_numbers() -> None:
     parts = first.finish["ttft_parts"] if first.finish else {}
     assert f"{parts['prefill_own'] / 1e6:.1f} ms" in text
     assert f"{(sum(parts.values()) - parts['tracing']) / 1e6:.1f} ms" in text
+
+
+def test_layers_that_turn_otherwise_are_told_apart() -> None:
+    text = shown(two_kinds_of_layers(sample_trace()), 120)
+    assert "Layers 0–2, 4 (local: a window of 8 tokens): RoPE, theta 10000: 16 pairs" in text
+    assert "Layer 3 (global: all tokens): RoPE, theta 1e+06: 16 pairs" in text
+    assert "Layer 5 (global: all tokens): nothing is turned." in text
+    last = answers_of(sample_trace())[0].num_tokens - 1
+    for theta in (1e4, 1e6):  # the last pair of the table
+        assert f"{math.degrees(theta ** (-15 / 16) * last):.2f}° + 0 turns" in text
 
 
 def test_positions_and_layers_that_are_not_there() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sample_trace import sample_trace, token_bytes
+from sample_trace import sample_trace, token_bytes, two_kinds_of_layers
 from watched import Watched
 
 from pellucid.glass.report import write_report
@@ -118,6 +118,33 @@ def test_tracing_is_not_taken_for_the_model(browser: Any, tmp_path: Path) -> Non
     warned = page.locator("#p-timeline .note.warn").all_inner_texts()
     assert f"{100 * parts['tracing'] / (net + parts['tracing']):.1f} % of it is the tracing itself" in warned[0]
     assert "0.75 ms" in warned[1]
+    assert watched.complaints == []
+    watched.context.close()
+
+
+def test_every_kind_of_layer_has_its_angles(browser: Any, tmp_path: Path) -> None:
+    write_report(two_kinds_of_layers(copy.deepcopy(EVENTS)), tmp_path / "kinds.html")
+    watched = Watched(browser)
+    watched.open((tmp_path / "kinds.html").as_uri())
+    page = watched.page
+    page.evaluate("() => document.querySelector('pl-page').move({request: 'first', token: 13, layer: 3})")
+    settle(page)
+    kinds = page.locator("#p-positions section.kindof")
+    local, global_, still = kinds.all_inner_texts()
+    assert "Local layers 0–2, 4" in local
+    assert "10,000" in local
+    assert "6 – 13" in local
+    assert "Global layers 3" in global_
+    assert "layer 3, at the cursor" in global_
+    assert "at the cursor" not in local
+    assert "0 – 13" in global_
+    assert "Global layers 5" in still
+    for place, theta in enumerate((1e4, 1e6)):
+        titles = kinds.nth(place).locator("svg.dials title").all_text_contents()
+        angles = [float(one.split(": ")[1].split()[0]) for one in titles]
+        expected = [13 * theta ** (-k / 16) % (2 * np.pi) for k in range(16)]
+        np.testing.assert_allclose(angles, expected, rtol=1e-3)
+    assert kinds.nth(2).locator("svg").count() == 0
     assert watched.complaints == []
     watched.context.close()
 

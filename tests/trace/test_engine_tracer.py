@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import random
 from collections import Counter
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 from engine_driver import drain
 from mock_model import EOS, NoisyModel, make_engine
-from trace_checks import check_parts, of_type, valid
+from trace_checks import check_parts, of_type, valid, valid_event
 
+from pellucid.config import RopeConfig
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.errors import InvalidParameterError
 from pellucid.outputs import RequestOutput
@@ -102,6 +104,31 @@ def test_what_the_tracer_took_is_never_the_queues_or_the_others() -> None:
     waited = sum(step["t1_ns"] - step["t0_ns"] - step["ns"]["tracing"] for step in steps[:first])
     assert finish["ttft_parts"]["queue"] >= waited
     check_parts(finish)
+
+
+def test_the_header_tells_kinds_of_layers_apart() -> None:
+    """As Gemma 3 has them: five layers with a window and theta 10,000, then one with neither."""
+    engine = make_engine()
+    assert engine.tracer.header()["model"]["rope"]["kinds"] is None
+    layers = 12
+    engine = make_engine()
+    engine.config = dataclasses.replace(
+        engine.config,
+        num_layers=layers,
+        rope=RopeConfig(1e6, 4),
+        rope_sliding=RopeConfig(1e4, 4),
+        sliding_window=7,
+        sliding_layers=tuple((i + 1) % 6 != 0 for i in range(layers)),
+    )
+    header = engine.tracer.header()
+    valid_event(header)
+    rope = header["model"]["rope"]
+    local, everywhere = rope["kinds"]
+    assert local["layers"] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert (local["window"], local["theta"], local["inv_freq"]) == (7, 1e4, [1.0, 0.01])
+    assert everywhere["layers"] == [5, 11]
+    assert (everywhere["window"], everywhere["theta"], everywhere["inv_freq"]) == (None, 1e6, [1.0, 0.001])
+    assert (rope["theta"], rope["inv_freq"]) == (1e6, [1.0, 0.001])
 
 
 def check_steps(events: list[dict[str, Any]], engine: LLMEngine) -> None:

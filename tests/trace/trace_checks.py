@@ -22,6 +22,12 @@ def _validators() -> dict[str, Any]:
     }
 
 
+def valid_event(event: dict[str, Any]) -> None:
+    """It is as the schema says."""
+    errors = [f"{e.json_path}: {e.message[:200]}" for e in _validators()[event["type"]].iter_errors(event)]
+    assert errors == [], event["type"]
+
+
 def valid(lines: Iterable[str]) -> list[dict[str, Any]]:
     """The events of JSON lines, each checked against the schema."""
     events = []
@@ -29,8 +35,7 @@ def valid(lines: Iterable[str]) -> list[dict[str, Any]]:
         assert line.endswith("\n")
         assert line.startswith('{"type":')
         event = json.loads(line, parse_constant=lambda name: (_ for _ in ()).throw(AssertionError(name)))
-        errors = [f"{e.json_path}: {e.message[:200]}" for e in _validators()[event["type"]].iter_errors(event)]
-        assert errors == [], event["type"]
+        valid_event(event)
         events.append(event)
     assert events[0]["type"] == "header"
     assert events[-1]["type"] == "end"

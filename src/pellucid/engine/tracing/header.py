@@ -6,7 +6,7 @@ import hashlib
 from importlib import metadata
 from typing import Any, Protocol
 
-from pellucid.config import EngineArgs, ModelConfig
+from pellucid.config import EngineArgs, ModelConfig, RopeConfig
 from pellucid.models.rotary import inverse_frequencies
 from pellucid.trace.events import SCHEMA, Event
 
@@ -70,24 +70,42 @@ def _model(engine: Described) -> dict[str, Any]:
 
 def _rope(config: ModelConfig, max_model_len: int) -> dict[str, Any]:
     """Positions: of full-attention layers, where layers differ. `inv_freq` is radians per position of each pair."""
-    if config.positions != "rope":
-        return {
-            "type": config.positions,
-            "theta": None,
-            "factor": None,
-            "orig_ctx": config.context_length,
-            "max_pos": config.context_length,
-            "dim": None,
-            "inv_freq": None,
-        }
-    rope, scaling = config.rope, config.rope.scaling
+    rope = config.rope if config.positions == "rope" else None
+    scaling = None if rope is None else rope.scaling
+    told = _frequencies(rope, max_model_len)
+    return {
+        "type": config.positions if rope is None else told["type"],
+        "theta": told["theta"],
+        "factor": told["factor"],
+        "orig_ctx": config.context_length if scaling is None else scaling.original_context or config.context_length,
+        "max_pos": config.context_length,
+        "dim": None if rope is None else rope.dim,
+        "inv_freq": told["inv_freq"],
+        "kinds": None if rope is None else _kinds(config, max_model_len),
+    }
+
+
+def _kinds(config: ModelConfig, max_model_len: int) -> list[dict[str, Any]] | None:
+    """Layers by their rotation and their window (Gemma 3: local and global ones); None where all are alike."""
+    layers: dict[tuple[RopeConfig | None, int | None], list[int]] = {}
+    for layer in range(config.num_layers):
+        layers.setdefault((config.layer_rope(layer), config.window(layer)), []).append(layer)
+    if len(layers) < 2:
+        return None
+    return [
+        {"layers": found, "window": window, **_frequencies(rope, max_model_len)}
+        for (rope, window), found in layers.items()
+    ]
+
+
+def _frequencies(rope: RopeConfig | None, max_model_len: int) -> dict[str, Any]:
+    if rope is None:
+        return {"type": "none", "theta": None, "factor": None, "inv_freq": None}
+    scaling = rope.scaling
     return {
         "type": "default" if scaling is None else scaling.kind,
         "theta": rope.theta,
         "factor": None if scaling is None else scaling.factor,
-        "orig_ctx": config.context_length if scaling is None else scaling.original_context or config.context_length,
-        "max_pos": config.context_length,
-        "dim": rope.dim,
         "inv_freq": [float(f"{x:.7g}") for x in inverse_frequencies(rope, max_model_len).tolist()],
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -72,13 +73,41 @@ def position_section(view: TraceView) -> Iterator[RenderableType]:
         kind = rope["type"]
         yield Text(f"Kind: {kind}; {words.get(kind, 'scores fall with distance (ALiBi)')}.")
         return
+    kinds = rope.get("kinds")
+    if not kinds:
+        yield from _turned(rope, last, "")
+        return
+    yield Text("The layers are not all alike in how fast they turn, nor in how far back they see.", SOFT)
+    for kind in kinds:
+        window = kind["window"]
+        name = f"{'Layer' if len(kind['layers']) == 1 else 'Layers'} {ranges(kind['layers'])} "
+        name += f"(local: a window of {window:,} tokens): " if window else "(global: all tokens): "
+        if kind["theta"] is None:
+            yield Text(name + "nothing is turned.")
+        else:
+            yield from _turned(kind, last, name)
+
+
+def ranges(numbers: list[int]) -> str:
+    """Numbers in ascending order, as `0–4, 6, 8–9`."""
+    found: list[list[int]] = []
+    for one in numbers:
+        if found and found[-1][1] == one - 1:
+            found[-1][1] = one
+        else:
+            found.append([one, one])
+    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in found)
+
+
+def _turned(rope: dict[str, Any], last: int, layers: str) -> Iterator[RenderableType]:
+    """How far some of the pairs are turned at a position."""
     scaling = "" if rope["type"] == "default" else f", {rope['type']} scaling"
     if rope["factor"] is not None and rope["type"] != "default":
         scaling += f" by {rope['factor']:g}"
     pairs = rope["inv_freq"]
     yield Text(
-        f"RoPE, theta {rope['theta']:g}{scaling}: {len(pairs)} pairs of each query and key are turned by position × "
-        f"frequency. At position {last}:"
+        f"{layers}RoPE, theta {rope['theta']:g}{scaling}: {len(pairs)} pairs of each query and key are turned by "
+        f"position × frequency. At position {last}:"
     )
     table = plain()
     for name in ("pair", "radians per token", "turned by", "a full turn takes"):

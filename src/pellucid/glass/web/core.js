@@ -126,7 +126,7 @@ const MOST_ROWS = 1000;
 
 /** The numbers behind a picture, folded away until wanted; `make` gives `count` rows when it is opened. */
 function behind(caption, heads, make, count = make.length) {
-  const box = fold(`table-${heads.join()}`, t("as_table", { n: show(count) }));
+  const box = fold(`table-${heads.join()}`, t(count === 1 ? "as_table_one" : "as_table", { n: show(count) }));
   let isFilled = false;
   const fillIn = () => {
     if (!box.open || isFilled) return;

@@ -46,7 +46,7 @@ class SamplingPanel extends Panel {
     return h("figure", {}, h("figcaption", {}, t(u === null ? "greedy_caption" : "cumulative"), badge("measured")),
       s("svg", { viewBox: `0 0 ${W} 64`, class: "wide", role: "img", "aria-label": u === null ? t("greedy_line") : t("u_line", { u: show(u, 6), token: trace.piece(sample.id) }) },
         parts.map(({ id, x, p, k }) => s("g", {}, s("title", {}, `${trace.piece(id)} ${percent(p)}`), s("rect", { x: x * W, y: 18, width: Math.max(0.5, p * W - 1), height: 28, class: id === sample.id ? "seg on" : `seg s${k % 2}` }),
-          p > 0.04 ? s("text", { x: (x + p / 2) * W, y: 37, "text-anchor": "middle", class: id === sample.id ? "seglabel on" : "seglabel" }, trace.piece(id).slice(0, Math.floor(p * 90))) : null)),
+          trace.piece(id).length * 8.5 < p * W - 6 ? s("text", { x: (x + p / 2) * W, y: 37, "text-anchor": "middle", class: id === sample.id ? "seglabel on" : "seglabel" }, trace.piece(id)) : null)),
         at < 0.999 ? s("rect", { x: at * W, y: 18, width: (1 - at) * W, height: 28, class: "seg rest" }) : null,
         u === null ? null : s("g", { class: "udraw" }, s("line", { x1: u * W, x2: u * W, y1: 10, y2: 52 }), s("text", { x: u * W, y: 9, "text-anchor": u > 0.9 ? "end" : u < 0.1 ? "start" : "middle" }, `u = ${show(u, 5)}`)),
         s("text", { x: 0, y: 62, class: "tick" }, "0"), s("text", { x: W, y: 62, "text-anchor": "end", class: "tick" }, "1")));

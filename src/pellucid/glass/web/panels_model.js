@@ -42,7 +42,7 @@ function put(parent, nodes) {
 /** On a narrow screen a picture keeps its size and scrolls, so that its words can be read. */
 function widen(svg) {
   const box = h("div", { class: "scroll picture", tabindex: 0, role: "region", "aria-label": svg.getAttribute("aria-label") });
-  svg.replaceWith(box);
+  svg.replaceWith(h("p", { class: "sideways", "aria-hidden": "true" }, t("sideways")), box);
   box.append(svg);
 }
 
@@ -170,24 +170,52 @@ class PositionPanel extends Panel {
     if (!rope) return note(t("no_rope"));
     const engine = trace.header.engine || {};
     const limit = engine.max_model_len || rope.max_pos;
-    const inverse = rope.inv_freq || [];
-    const angle = (f) => { const a = (cursor.token * f) % (2 * Math.PI); return a; };
+    const meter = (name, max) => max ? h("div", { class: "meterrow" }, h("span", {}, name), h("span", { class: "meter", role: "img", "aria-label": `${cursor.token} / ${max}` }, h("i", { style: { width: `${Math.min(100, (100 * (cursor.token + 1)) / max)}%` } })), h("span", { class: "n" }, `${show(cursor.token)} / ${show(max)}`)) : null;
+    const kinds = rope.kinds && rope.kinds.length > 1 ? rope.kinds : null;
+    return [
+      facts(...(kinds ? [] : this.turning(rope)), fact(t("position"), show(cursor.token), "measured")),
+      meter(t("trained_limit"), rope.orig_ctx), meter(t("model_limit"), rope.max_pos), meter(t("engine_limit"), limit),
+      cursor.token >= (rope.orig_ctx || Infinity) ? note(t("beyond_trained"), "warn") : null,
+      kinds ? [note(t("kinds_note")), ...kinds.map((one) => this.kind(one, cursor))] : this.dials(rope.inv_freq || [], cursor, t("angles")),
+    ];
+  }
+
+  turning(rope) {
+    return [fact("RoPE", String(rope.type), "measured"), fact("θ", show(rope.theta), "measured"), fact(t("factor"), rope.factor === null ? t("none") : show(rope.factor), "measured")];
+  }
+
+  /** Layers that turn alike and see equally far. */
+  kind(one, cursor) {
+    const isHere = one.layers.includes(cursor.layer), first = one.window ? Math.max(0, cursor.token - one.window + 1) : 0;
+    const name = t(one.window ? "local_layers" : "global_layers", { layers: ranges(one.layers) });
+    return h("section", { class: "kindof", "aria-label": name },
+      h("h3", {}, name, isHere ? h("span", { class: "chip" }, t("layer_here", { layer: cursor.layer })) : null),
+      facts(...(one.theta === null ? [fact("RoPE", t("no_turning"), "measured")] : this.turning(one)), fact(t("window"), one.window ? show(one.window) : t("window_all"), "measured"), fact(t("sees"), `${show(first)} – ${show(cursor.token)}`, "derived")),
+      this.dials(one.inv_freq || [], cursor, t("angles")));
+  }
+
+  dials(inverse, cursor, caption) {
+    if (!inverse.length) return null;
+    const angle = (f) => (cursor.token * f) % (2 * Math.PI);
     const dials = inverse.map((f, pair) => {
       const a = angle(f);
       return s("g", { transform: `translate(${14 + (pair % 32) * 27} ${14 + Math.floor(pair / 32) * 30})` }, s("title", {}, `${t("pair")} ${pair}: ${show(a)} rad`),
         s("circle", { r: 10, class: "dial" }), s("line", { x1: 0, y1: 0, x2: show(10 * Math.cos(a)), y2: show(-10 * Math.sin(a)), class: "hand" }));
     });
-    const meter = (name, max) => max ? h("div", { class: "meterrow" }, h("span", {}, name), h("span", { class: "meter", role: "img", "aria-label": `${cursor.token} / ${max}` }, h("i", { style: { width: `${Math.min(100, (100 * (cursor.token + 1)) / max)}%` } })), h("span", { class: "n" }, `${show(cursor.token)} / ${show(max)}`)) : null;
-    return [
-      facts(fact("RoPE", String(rope.type), "measured"), fact("θ", show(rope.theta), "measured"), fact(t("factor"), rope.factor === null ? t("none") : show(rope.factor), "measured"),
-        fact(t("position"), show(cursor.token), "measured")),
-      meter(t("trained_limit"), rope.orig_ctx), meter(t("model_limit"), rope.max_pos), meter(t("engine_limit"), limit),
-      cursor.token >= (rope.orig_ctx || Infinity) ? note(t("beyond_trained"), "warn") : null,
-      inverse.length ? [h("h3", {}, t("angles"), badge("derived")),
-        s("svg", { viewBox: `0 0 ${Math.min(32, inverse.length) * 27 + 4} ${Math.ceil(inverse.length / 32) * 30}`, class: "dials", role: "img", "aria-label": t("angles_label", { pos: cursor.token }) }, dials),
-        behind(t("angles"), [t("pair"), t("radians_per_position"), t("angle"), t("wavelength")], inverse.map((f, pair) => [pair, f, angle(f), (2 * Math.PI) / f]))] : null,
-    ];
+    return [h("h3", {}, caption, badge("derived")),
+      s("svg", { viewBox: `0 0 ${Math.min(32, inverse.length) * 27 + 4} ${Math.ceil(inverse.length / 32) * 30}`, class: "dials", role: "img", "aria-label": t("angles_label", { pos: cursor.token }) }, dials),
+      behind(caption, [t("pair"), t("radians_per_position"), t("angle"), t("wavelength")], inverse.map((f, pair) => [pair, f, angle(f), (2 * Math.PI) / f]))];
   }
+}
+
+/** Numbers in ascending order as "0–4, 6, 8–9". */
+function ranges(numbers) {
+  const found = [];
+  for (const one of numbers) {
+    const last = found[found.length - 1];
+    if (last && last[1] === one - 1) last[1] = one; else found.push([one, one]);
+  }
+  return found.map(([from, to]) => (from === to ? from : `${from}–${to}`)).join(", ");
 }
 
 const METRICS = ["resid_rms", "attn_rms", "mlp_rms", "share"];
@@ -253,7 +281,7 @@ class LayerPanel extends Panel {
     const back = (y) => (metric === "share" ? y : Math.exp(y));
     return h("div", { class: "heatbox" }, h("span", { class: "axis" }, `${t("layer")} ${nLayers - 1} ↑`),
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": t("heatmap") }, canvas),
-      h("span", { class: "axis" }, `0 · ${t("position")} ${positions[0]} → ${positions[positions.length - 1]}`),
+      h("span", { class: "axis" }, `${t("layer")} 0 · ${t("position")} ${positions[0]} → ${positions[positions.length - 1]}`),
       h("div", { class: "scale" }, show(back(low), 3), h("span", { class: "ramp", "aria-hidden": "true" }), show(back(high), 3), metric === "share" ? "" : ` · ${t("log_scale")}`));
   }
 
@@ -298,14 +326,14 @@ function heatColour(x) {
 class EmissionPanel extends Panel {
   draw(trace, sequence) {
     const finish = sequence.finish;
-    const n = sequence.prompt.length;
+    const n = sequence.prompt.length, traced = tracedShare(trace, sequence);
     const rows = sequence.emits.map((emit) => [`${emit.token_range[0]}–${Math.max(emit.token_range[0], emit.token_range[1] - 1)}`, h("bdi", { class: "mono" }, emit.bytes_b64 ? pieceText(fromBase64(emit.bytes_b64)) : "∅"),
       emit.held_bytes ? `${emit.held_bytes} B` : "–", emit.held_reason ? (TEXTS["held." + emit.held_reason] ? t("held." + emit.held_reason) : emit.held_reason) : "–", { is: ms(emit.t_ns - (sequence.request ? sequence.request.arrive_ns : emit.t_ns)), class: "n" }]);
     const held = sequence.emits.filter((emit) => emit.held_bytes).length;
     const text = new TextDecoder().decode(concat(sequence.emits.map((emit) => fromBase64(emit.bytes_b64))));
     return [
       finish ? h("p", { class: "big" }, whyStopped(trace, sequence)) : note(t("still_running")),
-      facts(fact(t("generated_tokens"), show(finish && finish.n_output !== undefined ? finish.n_output : sequence.samples.length), "measured"), fact("TTFT", finish ? ms(finish.ttft_ns) : "–", "measured"), fact("TPOT", finish ? ms(finish.tpot_ns) : "–", "derived"), fact(t("held_times"), show(held), "measured"), finish && finish.preemptions ? fact(t("preemptions"), show(finish.preemptions), "measured") : null),
+      facts(fact(t("generated_tokens"), show(finish && finish.n_output !== undefined ? finish.n_output : sequence.samples.length), "measured"), fact(t(finish && finish.ttft_ns && firstToken(finish).isMuch ? "ttft_net" : "ttft_of"), finish && finish.ttft_ns ? ms(firstToken(finish).isMuch ? firstToken(finish).net : finish.ttft_ns) : "–", "measured"), fact(t(traced > MUCH_TRACING ? "tpot_net" : "tpot_of"), finish && finish.tpot_ns ? ms(finish.tpot_ns * (traced > MUCH_TRACING ? 1 - traced : 1)) : "–", "derived"), fact(t("held_times"), show(held), "measured"), finish && finish.preemptions ? fact(t("preemptions"), show(finish.preemptions), "measured") : null),
       text ? h("div", { class: "answer", role: "group", "aria-label": t("answer") }, h("bdi", {}, text)) : null,
       rows.length ? behind(t("emissions"), [t("tokens"), t("text_out"), t("held"), t("why"), t("after_arrival")], rows) : note(t("no_emits")),
     ];

@@ -3,6 +3,12 @@
 
 const PARTS = ["tokenize", "queue", "prefill_own", "batch_others", "sample", "emit", "tracing"];
 
+/** Parts of a whole side by side, [name, share, size as text] each, in the colours of their keys. */
+function stacked(label, parts) {
+  const all = parts.reduce((sum, [, share]) => sum + Math.max(0, share), 0) || 1;
+  return h("div", { class: "stacked", role: "img", "aria-label": label }, parts.map(([name, share, size], k) => (share > 0 ? h("span", { class: `part p${k % 8}`, title: `${name} ${size}`, style: { "flex-grow": String(share / all) } }, share / all > 0.2 ? name : "") : null)));
+}
+
 class TimelinePanel extends Panel {
   draw(trace, sequence, cursor) {
     return [this.ttft(sequence), this.intervals(trace, sequence), this.lanes(trace, cursor, sequence)];
@@ -13,20 +19,13 @@ class TimelinePanel extends Panel {
     if (!finish || !finish.ttft_parts || !finish.ttft_ns) return finish && finish.ttft_ns ? facts(fact("TTFT", ms(finish.ttft_ns), "measured")) : note(t("no_ttft"));
     const parts = Object.entries(finish.ttft_parts).sort((a, b) => (PARTS.indexOf(a[0]) + 99) % 99 - (PARTS.indexOf(b[0]) + 99) % 99);
     const total = finish.ttft_ns;
-    let at = 0;
     const sum = parts.reduce((all, [, ns]) => all + ns, 0);
     const first = firstToken(finish), [largest, ns] = first.largest;
     return [h("h3", {}, t("ttft_of"), " ", h("b", {}, ms(total)), badge("measured")),
       first.isMuch ? note(t("ttft_tracing", { share: percent(first.tracing / total), net: ms(first.net) }), "warn") : null,
       h("p", {}, t(first.isMuch ? "ttft_largest_rest" : "ttft_largest", { part: t("part." + largest), share: percent(ns / (first.isMuch ? first.net : total)) })),
       TEXTS["part_note." + largest] ? note(t("part_note." + largest)) : null,
-      s("svg", { viewBox: "0 0 1000 58", class: "wide", role: "img", "aria-label": `${t("ttft_of")} ${ms(total)}: ` + parts.map(([name, ns]) => `${t("part." + name)} ${ms(ns)}`).join(", ") },
-        parts.map(([name, ns], k) => {
-          const [x, w] = [(1000 * at) / total, (1000 * Math.max(0, ns)) / total];
-          at += ns;
-          return s("g", {}, s("title", {}, `${t("part." + name)} ${ms(ns)}`), s("rect", { x, y: 4, width: Math.max(0, w - 1), height: 34, class: `part p${k % 8}` }),
-            w > 70 ? s("text", { x: x + w / 2, y: 26, "text-anchor": "middle", class: "partlabel" }, t("part." + name)) : null);
-        }), s("text", { x: 0, y: 54, class: "tick" }, "0"), s("text", { x: 1000, y: 54, class: "tick", "text-anchor": "end" }, ms(total))),
+      stacked(`${t("ttft_of")} ${ms(total)}: ` + parts.map(([name, ns]) => `${t("part." + name)} ${ms(ns)}`).join(", "), parts.map(([name, ns]) => [t("part." + name), ns, ms(ns)])),
       table(t("ttft_table"), [t("colour"), t("part"), t("time"), t("share")], [...parts.map(([name, ns], k) => [h("span", { class: `key p${k % 8}`, "aria-hidden": "true" }), h("span", { "data-part": name }, t("part." + name)), { is: ms(ns), class: "n" }, { is: percent(ns / total), class: "n" }]),
         { attributes: { class: "sum" }, cells: ["", t("sum"), { is: ms(sum), class: "n" }, { is: sum === total ? "= TTFT" : `≠ TTFT (${ms(total - sum)})`, class: "n" }] }], { class: "narrow ttft" })];
   }
@@ -299,14 +298,8 @@ class MemoryPanel extends Panel {
     if (!mem) return [formula, note(t("no_mem"))];
     const rest = mem.rss_bytes - mem.weights_bytes - mem.kv_used_bytes - mem.activations_bytes;
     const parts = [["weights", mem.weights_bytes], ["kv_used", mem.kv_used_bytes], ["activations", mem.activations_bytes], ["rest", Math.max(0, rest)]];
-    const total = parts.reduce((sum, one) => sum + one[1], 0);
-    let at = 0;
     return [formula, h("h3", {}, t("process"), badge("measured")),
-      s("svg", { viewBox: "0 0 1000 44", class: "wide", role: "img", "aria-label": parts.map(([name, size]) => `${t("mem." + name)} ${bytes(size)}`).join(", ") }, parts.map(([name, size], k) => {
-        const [x, w] = [(1000 * at) / total, (1000 * size) / total];
-        at += size;
-        return s("g", {}, s("title", {}, `${t("mem." + name)} ${bytes(size)}`), s("rect", { x, y: 4, width: Math.max(0, w - 1), height: 34, class: `part p${k}` }), w > 90 ? s("text", { x: x + w / 2, y: 26, "text-anchor": "middle", class: "partlabel" }, t("mem." + name)) : null);
-      })),
+      stacked(parts.map(([name, size]) => `${t("mem." + name)} ${bytes(size)}`).join(", "), parts.map(([name, size]) => [t("mem." + name), size, bytes(size)])),
       table(t("panel.memory"), [t("colour"), t("name"), t("size"), t("source")], [
         ...parts.slice(0, 3).map(([name, size], k) => [h("span", { class: `key p${k}`, "aria-hidden": "true" }), t("mem." + name), { is: bytes(size), class: "n" }, badge("measured")]),
         [h("span", { class: "key p3", "aria-hidden": "true" }), t("mem.rest"), { is: bytes(rest), class: "n" }, badge("derived")],
