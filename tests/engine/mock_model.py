@@ -229,4 +229,6 @@ def make_engine(
         num_speculative_tokens=num_speculative_tokens,
         precision=precision,
     )
-    return LLMEngine(MockModel(), ByteTokenizer(add_bos=add_bos), args, draft_model=draft_model)
+    return LLMEngine(
+        MockModel(max(max_model_len, CONTEXT_LENGTH)), ByteTokenizer(add_bos=add_bos), args, draft_model=draft_model
+    )

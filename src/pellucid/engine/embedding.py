@@ -26,6 +26,9 @@ from pellucid.pooling_params import EmbeddingOutput, Pooling, PoolingParams
 
 Float64Array = npt.NDArray[np.float64]
 
+PATIENCE = 64
+"""Passes that texts lose for want of blocks before newcomers have to leave them some: a text that no block is left for
+computes nothing, one that gives its blocks back has computed in vain."""
 _FIRST_KEY = -1_000_000
 """Keys of texts count down from here: the scheduler's sequences have keys from 1 up, beams small negative ones."""
 
@@ -48,12 +51,13 @@ class _Text:
     key: int
     tokens: Sequence[int]
     num_computed: int = 0
+    num_passes: int = 0
     total: Float64Array | None = None
     """Sum of the vectors so far, for the mean."""
     vector: Float32Array | None = None
 
     def begin_again(self) -> None:
-        self.num_computed, self.total, self.vector = 0, None, None
+        self.num_computed, self.num_passes, self.total, self.vector = 0, 0, None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,8 @@ def embed(engine: LLMEngine, prompts: Sequence[list[int]], params: PoolingParams
 class Embedder:
     """Runs texts through a model, a forward pass a `step`; those of several jobs share it, a text of each in turn.
 
-    As the manager's borrower it gives up its blocks whenever a request needs them: the texts are computed again.
+    As the manager's borrower it gives up blocks whenever a request needs them: those texts are computed again. When it
+    has lost `PATIENCE` passes in that way it is owed the blocks of its oldest text, until that is done.
     """
 
     def __init__(
@@ -92,6 +97,8 @@ class Embedder:
         self._jobs: deque[EmbeddingJob] = deque()
         """Those with texts that wait; the first is the next to be asked."""
         self._running: list[_Text] = []
+        self._num_lost = 0
+        """Passes lost for want of blocks since the oldest text of its time was done."""
 
     def add(self, prompts: Sequence[Sequence[int]], params: PoolingParams) -> EmbeddingJob:
         """Take texts. Raises `InvalidParameterError` for dimensions the model does not have."""
@@ -126,15 +133,26 @@ class Embedder:
         """Where the next chunk of the oldest text begins."""
         return self._running[0].num_computed if self._running else 0
 
-    def give_back(self) -> None:
-        """Free all blocks; the texts wait again, before those that never began."""
-        for text in reversed(self._running):
+    @property
+    def num_owed(self) -> int:
+        """Blocks of the oldest text, when it has been kept from them for too long."""
+        if self._num_lost < PATIENCE or not self.has_work:
+            return 0
+        oldest = self._running[0] if self._running else self._jobs[0].waiting[0]
+        return self._kv.blocks_for(len(oldest.tokens))
+
+    def give_back(self, num_blocks: int) -> None:
+        """Free at least so many blocks, or all; the newest texts wait again, before those that never began."""
+        while self._running and num_blocks > 0:
+            text = self._running.pop()
+            num_blocks -= self._kv.num_blocks_held(text.key)
             self._kv.free(text.key, is_preempted=True)
+            self._num_lost += 0 if self._running else text.num_passes
             text.begin_again()
             text.job.waiting.appendleft(text)
-            if text.job not in self._jobs:
-                self._jobs.appendleft(text.job)
-        self._running.clear()
+            if text.job in self._jobs:
+                self._jobs.remove(text.job)
+            self._jobs.appendleft(text.job)
 
     def embed(self, prompts: Sequence[Sequence[int]], params: PoolingParams) -> list[Float32Array]:
         """One vector [dimensions] for each prompt. Raises what `steps` raises."""
@@ -176,9 +194,13 @@ class Embedder:
         for text, num_tokens in work:
             load.add(text.num_computed, num_tokens, is_answer=False)
         done: list[Embedded] = []
-        if work:
+        if not work:
+            self._num_lost += self.has_work
+        else:
             failed = self._run(work)
             for text in [text for text, _ in work if text in failed or text.num_computed == len(text.tokens)]:
+                if text is self._running[0]:
+                    self._num_lost = 0
                 self._end(text)
                 done.append(Embedded(text.job, text.index, failed.get(text) or self._finished(text)))
         return done, load
@@ -234,6 +256,7 @@ class Embedder:
                 failed[text] = NonFiniteError(f"a key or value of text {text.index} is not finite")
             row += num_tokens
             first, text.num_computed = text.num_computed, text.num_computed + num_tokens
+            text.num_passes += 1
             _pool(text, rows, is_first=first == 0)
         for text in failed:
             self._storage.clear(list(self._kv.block_table(text.key)))

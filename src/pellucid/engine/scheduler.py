@@ -202,11 +202,11 @@ class Scheduler:
     def reserve(self, entry: ScheduledRequest, num_drafts: int) -> int:
         """Room in the block table for so many drafts after the entry's tokens; gives back for how many there is.
 
-        Nobody is preempted for a guess, and each running request keeps a block to grow into.
+        Nobody is preempted for a guess, no borrower either, and each running request keeps a block to grow into.
         """
         wanted, key = entry.end + num_drafts, entry.request.key
         missing = self.kv.blocks_for(wanted) - self.kv.num_blocks_held(key)
-        if missing > 0 and (self.kv.num_available < missing + len(self.running) or not self.kv.grow(key, wanted)):
+        if missing > 0 and (self.kv.num_unused < missing + len(self.running) or not self.kv.grow(key, wanted)):
             return max(0, self.kv.num_blocks_held(key) * self.kv.block_size - entry.end)
         return num_drafts
 
@@ -403,13 +403,22 @@ class Scheduler:
         Each running request keeps the blocks for its own known ids and one more to grow into; without that,
         newcomers would be preempted as soon as they started. Cached blocks cost nothing where others use them too;
         the rest can then no longer be evicted. When nothing else uses the pool, the request always fits.
+
+        Beside a borrower that has waited for too long it must fit to its end, so that no growth takes the blocks away
+        which are left for that. What only fills the cache takes nothing that is borrowed.
         """
         if not self.running and not self.is_shared:
             return True
-        needed = self.kv.blocks_for(request.num_tokens) - len(cached) + self.kv.cache.num_unused(cached)
-        for other in self.running:
-            needed += self.kv.blocks_for(other.num_tokens) - self.kv.num_blocks_held(other.key) + 1
-        return needed <= self.kv.num_available
+        owed = self.kv.num_owed
+        needed = owed - len(cached) + self.kv.cache.num_unused(cached)
+        if owed:
+            needed += sum(self.kv.blocks_for(_most_tokens(one)) for one in (request, *self.running))
+            needed -= sum(self.kv.num_blocks_held(other.key) for other in self.running)
+        else:
+            needed += self.kv.blocks_for(request.num_tokens)
+            for other in self.running:
+                needed += self.kv.blocks_for(other.num_tokens) - self.kv.num_blocks_held(other.key) + 1
+        return needed <= (self.kv.num_unused if request.prefill_only else self.kv.num_available)
 
     def _cached_blocks(self, request: Request) -> list[int]:
         """Blocks in the cache that hold the request's first tokens; not yet taken."""
@@ -457,6 +466,11 @@ def load_of(entries: Iterable[ScheduledRequest]) -> StepLoad:
         is_answer = entry.start >= entry.request.num_prompt_tokens and entry.num_new_tokens <= LEAST_CHUNK
         load.add(entry.start, entry.num_rows, is_answer=is_answer)
     return load
+
+
+def _most_tokens(request: Request) -> int:
+    """Ids that the request has when it ends, at most."""
+    return request.num_tokens if request.prefill_only else request.num_prompt_tokens + request.max_output_tokens
 
 
 def _order(request: Request) -> tuple[int, int, int, int, int]:

@@ -36,8 +36,13 @@ class Borrower(Protocol):
         """Blocks it holds now."""
         ...
 
-    def give_back(self) -> None:
-        """Free all of them."""
+    @property
+    def num_owed(self) -> int:
+        """Blocks, those it holds among them, that it has been kept from for too long; see `KVCacheManager.num_owed`."""
+        ...
+
+    def give_back(self, num_blocks: int) -> None:
+        """Free at least so many of them, or all."""
         ...
 
 
@@ -64,6 +69,11 @@ class KVCacheManager:
         """Blocks that `grow` can still take: the unused ones, and those that are only borrowed."""
         borrowed = 0 if self.borrower is None else self.borrower.num_blocks
         return self.num_unused + borrowed
+
+    @property
+    def num_owed(self) -> int:
+        """Blocks, of those available, that sequences which have not begun must leave to the borrower."""
+        return 0 if self.borrower is None else self.borrower.num_owed
 
     @property
     def num_unused(self) -> int:
@@ -104,7 +114,7 @@ class KVCacheManager:
         lacking = missing - self.pool.num_free
         if lacking > 0:
             if lacking > self.cache.num_evictable and self.borrower is not None:
-                self.borrower.give_back()
+                self.borrower.give_back(lacking - self.cache.num_evictable)
                 lacking = missing - self.pool.num_free
             if lacking > self.cache.num_evictable:
                 return False
