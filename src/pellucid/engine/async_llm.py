@@ -18,6 +18,7 @@ from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.output_processor import add_delta, prefill_output
 from pellucid.engine.overflow import SCORING, FittedPrompt, Fitting, given_logprobs
 from pellucid.engine.prompts import chat_fitting, is_strict, prompt_fitting
+from pellucid.engine.side_work import LARGE, SideWork, text_size
 from pellucid.engine.streams import DeltaStream, Stream
 from pellucid.engine.turns import Turns
 from pellucid.engine.validation import check_generates
@@ -68,6 +69,7 @@ class AsyncLLM:
         """Why a saved KV cache was not used."""
         self._engine = engine
         self._embeddings = EmbeddingJobs()
+        self._encoding, self._compiling = SideWork("encode"), SideWork("compile")
         self._thread = EngineThread(engine, max_sequences=self.max_sequences, observer=observer, turns=turns)
         self._thread.start()
 
@@ -116,7 +118,7 @@ class AsyncLLM:
             not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], Mapping)
         )
         if may_be_too_long:
-            return await asyncio.to_thread(self._encode_all, prompt, is_chat, template_options)
+            return await self._encoding.run(text_size(prompt), self._encode_all, prompt, is_chat, template_options)
         check_generates(self.config)
         if not is_chat and not isinstance(prompt, str) and is_strict(params):
             return FittedPrompt(prompt)  # type: ignore[arg-type]
@@ -125,7 +127,7 @@ class AsyncLLM:
         else:
             vocab_size = self.config.vocab_size
             fitting = prompt_fitting(prompt, params, self.tokenizer, vocab_size, self.max_model_len)
-        fitted = await self._carry_out_fitting(fitting, scoring)
+        fitted = await self._carry_out_fitting(fitting, text_size(prompt), scoring)
         if not is_chat:
             return fitted
         template = template_options.get("chat_template") or getattr(self.tokenizer, "chat_template", None)
@@ -141,12 +143,12 @@ class AsyncLLM:
         chat = encode_chat(self.tokenizer, prompt, **options)
         return FittedPrompt(chat.token_ids, chat.text)
 
-    async def _carry_out_fitting(self, fitting: Fitting, scoring: Mapping[str, Any]) -> FittedPrompt:
+    async def _carry_out_fitting(self, fitting: Fitting, size: int, scoring: Mapping[str, Any]) -> FittedPrompt:
         """Let it work in a thread, and score what it asks for."""
-        windows, fitted = await asyncio.to_thread(_advance, fitting, None)
+        windows, fitted = await self._encoding.run(size, _advance, fitting, None)
         while fitted is None:
             scores = [given_logprobs(await self._score(ids, scoring)) for ids in windows]
-            windows, fitted = await asyncio.to_thread(_advance, fitting, scores)
+            windows, fitted = await self._encoding.run(size, _advance, fitting, scores)
         return fitted
 
     async def _score(self, ids: list[int], options: Mapping[str, Any]) -> RequestOutput:
@@ -185,7 +187,8 @@ class AsyncLLM:
         self.check_num_sequences(sum(one.n for one in params))
         for structured_outputs in {one.structured_outputs for one in params if one.structured_outputs is not None}:
             # Here, because a large grammar takes longer than streams should wait for their next token.
-            await asyncio.to_thread(self._engine.grammars.compile, structured_outputs)
+            if not self._engine.grammars.is_kept(structured_outputs):
+                await self._compiling.run(LARGE, self._engine.grammars.compile, structured_outputs)
         names = [name] if len(prompts) == 1 else [f"{name}-{i}" for i in range(len(prompts))]
         options = {
             "arrival_time": arrival_time,
@@ -265,8 +268,9 @@ class AsyncLLM:
         Requests that stream meanwhile go on: a pass over texts takes a part of a step's time. Cancelling the task ends
         the work. Raises as `LLM.embed`, and `QueueFullError`, `ShuttingDownError` or `EngineDeadError`.
         """
-        ids = await asyncio.to_thread(
-            encoded_prompts, prompts, self.tokenizer, self.config.vocab_size, self.max_model_len, 0
+        vocab_size = self.config.vocab_size
+        ids = await self._encoding.run(
+            text_size(prompts), encoded_prompts, prompts, self.tokenizer, vocab_size, self.max_model_len, 0
         )
         stream = await self.run_job(self._embeddings.job(ids, checked_pooling_params(pooling_params)))
         try:
@@ -290,6 +294,8 @@ class AsyncLLM:
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         self._thread.stop()
         await asyncio.to_thread(self._thread.join)
+        self._encoding.close()
+        self._compiling.close()
 
     def trace_reader(self, request_ids: Collection[str] | None = None, *, from_start: bool = True) -> TraceReader:
         """What was noted of traced requests; see `LLM.trace_reader`. from_start: what is there already, too."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,6 +12,7 @@ from starlette.responses import Response
 
 from pellucid.engine.async_llm import AsyncLLM
 from pellucid.engine.overflow import FittedPrompt
+from pellucid.engine.side_work import SideWork
 from pellucid.errors import PellucidError
 from pellucid.sampling_params import SamplingParams
 from pellucid.server.answers import Answers
@@ -85,6 +85,8 @@ class Routes:
     metrics: Metrics
     version: str
     traces: TraceRoutes
+    converting: SideWork = field(default_factory=lambda: SideWork("tokenize"))
+    """For /tokenize and /detokenize."""
 
     def router(self) -> APIRouter:
         """All endpoints."""
@@ -170,9 +172,9 @@ class Routes:
             for name in _TOKENIZE_CHAT:
                 if body.get(name) is not None:
                     raise refused(name, f"{name} goes with messages; a prompt follows no chat template")
-            ids = await _tokenize_text(llm, body, flags)
+            ids = await self._tokenize_text(llm, body, flags)
         # in a thread, because a body may have millions of tokens
-        content = await asyncio.to_thread(_tokens_content, llm, ids, flags["return_token_strs"])
+        content = await self.converting.run(len(ids), _tokens_content, llm, ids, flags["return_token_strs"])
         return Response(content, media_type="application/json")
 
     async def detokenize(self, request: Request) -> Response:
@@ -183,8 +185,19 @@ class Routes:
         if not isinstance(tokens, list) or not all(type(i) is int and 0 <= i < vocab_size for i in tokens):
             raise refused("tokens", f"tokens must be a list of token ids, whole numbers from 0 to {vocab_size - 1}")
         skip = boolean(body, "skip_special_tokens")
-        text = await asyncio.to_thread(llm.tokenizer.decode, tokens, skip_special_tokens=skip)
+        text = await self.converting.run(len(tokens), llm.tokenizer.decode, tokens, skip_special_tokens=skip)
         return JsonResponse({"prompt": text})
+
+    async def _tokenize_text(self, llm: AsyncLLM, body: dict[str, Any], flags: dict[str, bool]) -> list[int]:
+        text = body["prompt"]
+        if not isinstance(text, str):
+            raise refused("prompt", "prompt must be a string")
+        options = {name: flags[name] for name in ("add_special_tokens", "parse_special")}
+        try:
+            ids: list[int] = await self.converting.run(len(text), llm.tokenizer.encode, text, **options)
+        except PellucidError as error:
+            raise api_error(error) from None
+        return ids
 
     async def health(self) -> Response:
         return _state(self.models.is_alive)
@@ -306,17 +319,6 @@ def _check_count(llm: AsyncLLM, num_sequences: int) -> None:
         llm.check_num_sequences(num_sequences)
     except PellucidError as error:
         raise api_error(error) from None
-
-
-async def _tokenize_text(llm: AsyncLLM, body: dict[str, Any], flags: dict[str, bool]) -> list[int]:
-    if not isinstance(body["prompt"], str):
-        raise refused("prompt", "prompt must be a string")
-    options = {name: flags[name] for name in ("add_special_tokens", "parse_special")}
-    try:
-        ids: list[int] = await asyncio.to_thread(llm.tokenizer.encode, body["prompt"], **options)
-    except PellucidError as error:
-        raise api_error(error) from None
-    return ids
 
 
 def _fitting(llm: AsyncLLM, parsed: CompletionRequest, prompt: FittedPrompt) -> SamplingParams:

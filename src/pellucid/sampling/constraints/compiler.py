@@ -135,6 +135,10 @@ class GrammarCompiler:
                         self._kept.popitem(last=False)
         return found
 
+    def is_kept(self, params: StructuredOutputsParams) -> bool:
+        """Whether `compile` has it at once."""
+        return self._find(params) is not None
+
     def _find(self, params: StructuredOutputsParams) -> CompiledGrammar | None:
         with self._kept_lock:
             found = self._kept.get(params)
