@@ -169,3 +169,24 @@ def test_everything_where_the_operator_says_so() -> None:
         answer = running.post("/v1/chat/completions", {**CHAT, "trace": 1}).json()
         assert [e["req"] for e in page.wait_for("finish")] == [answer["id"]]
         assert not page.events[0]["redacted"]
+
+
+@pytest.mark.parametrize("path", ["/v1/traces/live", "/v1/traces/cmpl-1"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "rebound.example"}, 403),
+        ({"Host": "rebound.example:8000", "Origin": "http://rebound.example:8000"}, 403),
+        ({"Origin": "https://other.example"}, 403),
+        ({"Host": "localhost"}, None),
+        ({}, None),
+    ],
+)
+def test_a_foreign_name_reads_no_traces(
+    server: RunningServer, path: str, headers: dict[str, str], status: int | None
+) -> None:
+    """DNS rebinding: a page whose name was made to point here reads like one of this server."""
+    answer = httpx.get(f"http://127.0.0.1:{server.port}{path}", headers=headers)
+    assert answer.status_code == status or (status is None and answer.status_code in (400, 404))
+    if status == 403:
+        assert answer.json()["error"]["code"] == "foreign_origin"

@@ -168,7 +168,7 @@ class Gate:
             self._note_end(scope, request_id, status, span)
 
     def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
-        if is_foreign_page(scope["method"], headers, self._settings):
+        if is_foreign_page(scope["method"], scope["path"], headers, self._settings):
             return foreign_origin()
         if scope["path"] in OPEN_PATHS | SHELL_PATHS or self._keys.admit_headers(scope, headers):
             return None
@@ -224,7 +224,10 @@ def _digest(key: str) -> bytes:
 def foreign_origin() -> ApiError:
     """A web page that may not."""
     return ApiError(
-        403, "a web page of another origin may not do this: --cors-origin names those that may", code="foreign_origin"
+        403,
+        "a web page of another origin, or a Host other than this server's own, may not do this: --cors-origin names "
+        "the pages that may",
+        code="foreign_origin",
     )
 
 

@@ -9,10 +9,12 @@ from starlette.datastructures import Headers
 from pellucid.server.settings import ServerSettings
 
 LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
+TRACES = "/v1/traces"
+"""What answers with prompts of earlier requests to a GET."""
 
 
 def may_connect(headers: Headers, settings: ServerSettings) -> bool:
-    """Whether a page of the origin that the browser names may open a WebSocket, or change something, here.
+    """Whether a page of the origin that the browser names may open a WebSocket, change something or read traces here.
 
     Browsers open WebSockets to any address without asking; only the headers tell. A page of this server may, and one of
     a --cors-origin. On a loopback address the Host must be a loopback name too, or a foreign name that was made to
@@ -30,6 +32,12 @@ def may_connect(headers: Headers, settings: ServerSettings) -> bool:
     return its_own or "*" in settings.cors_origin or origin in settings.cors_origin
 
 
-def is_foreign_page(method: str, headers: Headers, settings: ServerSettings) -> bool:
-    """Whether a request that changes something comes from a web page that may not."""
+def is_foreign_page(method: str, path: str, headers: Headers, settings: ServerSettings) -> bool:
+    """Whether a request comes from a web page that may not: it changes something, or reads what requests did.
+
+    Browsers name a page's origin when it changes something, but not when it reads from what it takes for its own server:
+    traces, which may have prompts in them, are told apart by the Host alone.
+    """
+    if path.startswith(TRACES):
+        return not may_connect(headers, settings)
     return method not in ("GET", "HEAD", "OPTIONS") and "origin" in headers and not may_connect(headers, settings)
