@@ -81,7 +81,7 @@ def _header() -> Event:
         "model": {"id": "sample", "arch": "llama", "n_layers": LAYERS, "d_model": 64, "n_heads": HEADS, "n_kv_heads": 1, "head_dim": 32, "vocab": 200, "dtype": "float32", "quant": "Q8_0", "kv_bytes_per_token": 768,
                   "rope": {"type": "default", "theta": 10000.0, "factor": None, "orig_ctx": 2048, "max_pos": 2048, "dim": 32, "inv_freq": inverse}},
         "tokenizer": {"sha256": "0" * 64, "add_bos": False, "bos_id": None, "eos_ids": [100 + len(PROMPT) + 4], "template_sha256": None},
-        "engine": {"name": "pellucid", "max_model_len": 2048, "block_size": 4},
+        "engine": {"name": "pellucid", "max_model_len": 2048, "block_size": 4, "kv_cache_dtype": "int16"},
     }  # fmt: skip
 
 

@@ -70,6 +70,10 @@ def change_model(events: list[Event]) -> None:
     events[0]["model"]["quant"] = "Q4_1"
 
 
+def change_engine(events: list[Event]) -> None:
+    events[0]["engine"]["kv_cache_dtype"] = "int4"
+
+
 def change_parameter(events: list[Event]) -> None:
     params = only(events, "request", req="first")["params"]
     name = next(iter(params))
@@ -85,8 +89,8 @@ def drop_last(events: list[Event]) -> None:
 
 
 CHANGES = [
-    change_model, change_tokenizer, change_token, change_parameter, change_layer, change_alive, change_entropy,
-    change_candidate, change_stage, change_draw, change_drawn, drop_last, change_reason,
+    change_model, change_tokenizer, change_engine, change_token, change_parameter, change_layer, change_alive,
+    change_entropy, change_candidate, change_stage, change_draw, change_drawn, drop_last, change_reason,
 ]  # fmt: skip
 
 

@@ -127,6 +127,25 @@ def test_the_first_difference() -> None:
     assert found.what == "prompt token 1"
 
 
+def test_what_changes_no_number_is_no_difference() -> None:
+    """A model's name, and the seed of a request that draws nothing; settings that numbers depend on are named first."""
+    ours, theirs = answers_of(sample_trace())[0], answers_of(sample_trace())[0]
+    theirs.header["model"]["id"] = "/another/name.gguf"
+    for view, seed in ((ours, 1), (theirs, 2)):
+        view.request["params"]["temperature"]["value"] = 0
+        view.request["params"]["seed"] = {"value": seed, "source": "engine"}
+    assert first_difference(ours, theirs) is None
+    theirs.layers[0][0]["resid_rms"] *= 2
+    theirs.header["engine"]["kv_cache_dtype"] = "int4"
+    found = first_difference(ours, theirs)
+    assert found is not None
+    assert (found.what, found.theirs) == ("the engine's kv_cache_dtype", "int4")
+    theirs.header["engine"]["kv_cache_dtype"] = ours.header["engine"].get("kv_cache_dtype")
+    for view in (ours, theirs):
+        view.request["params"]["temperature"]["value"] = 1.0
+    assert first_difference(ours, theirs).what == "the parameter seed"  # type: ignore[union-attr]
+
+
 def test_the_timeline_for_perfetto() -> None:
     events = chrome_trace(sample_trace())["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]

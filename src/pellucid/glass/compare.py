@@ -8,6 +8,11 @@ from typing import Any
 from pellucid.glass.view import TraceView
 from pellucid.trace.jsonl import number
 
+MODEL_FIELDS = ("arch", "n_layers", "vocab", "quant", "weight_bytes")
+"""What tells two models apart, whatever they are called."""
+ENGINE_FIELDS = ("kv_cache_dtype", "precision", "isa", "backend", "quantization", "rope_scaling", "rope_theta")
+"""Settings of an engine on which numbers depend; no other may change them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -39,7 +44,7 @@ def first_difference(ours: TraceView, theirs: TraceView, tolerance: float = 0.0)
 
 
 def _settings(ours: TraceView, theirs: TraceView) -> Difference | None:
-    for name in ("id", "arch", "n_layers", "vocab", "quant"):
+    for name in MODEL_FIELDS:
         a, b = ours.header["model"].get(name), theirs.header["model"].get(name)
         if a != b:
             return Difference(f"the model's {name}", a, b)
@@ -47,6 +52,10 @@ def _settings(ours: TraceView, theirs: TraceView) -> Difference | None:
         return Difference(
             "the tokenizer (sha256)", ours.header["tokenizer"]["sha256"], theirs.header["tokenizer"]["sha256"]
         )
+    for name in ENGINE_FIELDS:
+        a, b = ours.header["engine"].get(name), theirs.header["engine"].get(name)
+        if a != b:
+            return Difference(f"the engine's {name}", a, b)
     return None
 
 
@@ -57,7 +66,10 @@ def _tokens(ours: TraceView, theirs: TraceView) -> Difference | None:
         if a != b:
             shown = [_named(view, one) for view, one in ((ours, a), (theirs, b))]
             return Difference(f"prompt token {position}", shown[0], shown[1], position)
+    greedy = all(view.request["params"].get("temperature", {}).get("value") == 0 for view in (ours, theirs))
     for name, value in ours.request["params"].items():
+        if name == "seed" and greedy:
+            continue  # nothing is drawn with it
         other = theirs.request["params"].get(name, {}).get("value")
         if value["value"] != other:
             return Difference(f"the parameter {name}", value["value"], other)

@@ -35,8 +35,8 @@ def may_connect(headers: Headers, settings: ServerSettings) -> bool:
 def is_foreign_page(method: str, path: str, headers: Headers, settings: ServerSettings) -> bool:
     """Whether a request comes from a web page that may not: it changes something, or reads what requests did.
 
-    Browsers name a page's origin when it changes something, but not when it reads from what it takes for its own server:
-    traces, which may have prompts in them, are told apart by the Host alone.
+    Browsers name a page's origin when it changes something, but not when it reads from what it takes for its own
+    server: with traces, which may have prompts in them, the Host alone tells.
     """
     if path.startswith(TRACES):
         return not may_connect(headers, settings)

@@ -4,6 +4,8 @@
 /** One request of a trace: what is compared. */
 const sideOf = (trace, key) => ({ trace, sequence: trace.sequences.get(key), key });
 
+const MODEL_FIELDS = ["arch", "n_layers", "vocab", "quant", "weight_bytes"];
+const ENGINE_FIELDS = ["kv_cache_dtype", "precision", "isa", "backend", "quantization", "rope_scaling", "rope_theta"];
 const LAYER_FIELDS = ["resid_rms", "attn_rms", "mlp_rms", "absmax", "nonfinite"];
 
 /** {kind, names, ours, theirs, position}: the first thing that is not the same; null where there is none. */
@@ -27,12 +29,17 @@ const tokenNamed = (side, id) => (id === null ? "none" : `${id} ${side.trace.pie
 
 function settingsDiffer(ours, theirs) {
   const [a, b] = [ours.trace.header || {}, theirs.trace.header || {}];
-  for (const name of ["id", "arch", "n_layers", "vocab", "quant"]) {
+  for (const name of MODEL_FIELDS) {
     const [x, y] = [(a.model || {})[name], (b.model || {})[name]];
     if (!equal(x, y)) return difference("model", { name }, x, y);
   }
   const [x, y] = [(a.tokenizer || {}).sha256, (b.tokenizer || {}).sha256];
-  return equal(x, y) ? null : difference("tokenizer", {}, x, y);
+  if (!equal(x, y)) return difference("tokenizer", {}, x, y);
+  for (const name of ENGINE_FIELDS) {
+    const [one, two] = [(a.engine || {})[name], (b.engine || {})[name]];
+    if (!equal(one, two)) return difference("engine", { name }, one, two);
+  }
+  return null;
 }
 
 function promptsDiffer(ours, theirs) {
@@ -42,7 +49,9 @@ function promptsDiffer(ours, theirs) {
     if (x !== y) return difference("prompt", { position }, tokenNamed(ours, x), tokenNamed(theirs, y), position);
   }
   const others = theirs.sequence.request.params || {};
+  const isGreedy = [ours, theirs].every(({ sequence }) => ((sequence.request.params || {}).temperature || {}).value === 0);
   for (const [name, one] of Object.entries(ours.sequence.request.params || {})) {
+    if (name === "seed" && isGreedy) continue; // nothing is drawn with it
     const other = (others[name] || {}).value;
     if (!equal(one.value, other)) return difference("parameter", { name }, one.value, other);
   }
