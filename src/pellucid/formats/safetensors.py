@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.errors import ModelFileError, shown
-from pellucid.formats.json_file import read_json
+from pellucid.formats.json_file import is_there, read_json, regular_size
 
 MAX_HEADER_BYTES: Final = 100_000_000
 """The format's own limit."""
@@ -110,9 +110,9 @@ def read_folder(folder: str | Path) -> dict[str, SafeTensor]:
     says, or two files with the same tensor.
     """
     folder = Path(folder)
-    if (folder / INDEX_NAME).is_file():
+    if is_there(folder / INDEX_NAME):
         return _read_shards(folder)
-    if (folder / SINGLE_NAME).is_file():
+    if is_there(folder / SINGLE_NAME):
         return read_safetensors(folder / SINGLE_NAME)
     others = sorted(folder.glob("*.safetensors"))
     if len(others) == 1:
@@ -143,7 +143,7 @@ def _read_shards(folder: Path) -> dict[str, SafeTensor]:
         raise ModelFileError(f"{INDEX_NAME}: {len(files)} shards, but at most {MAX_SHARDS} are read")
     tensors: dict[str, SafeTensor] = {}
     for file in sorted(files):
-        if not (folder / file).is_file():
+        if not is_there(folder / file):
             raise ModelFileError(f"{folder.name}: shard {file} is missing")
         found = read_safetensors(folder / file)
         twice = next((name for name in found if name in tensors), None)
@@ -157,6 +157,7 @@ def _read_shards(folder: Path) -> dict[str, SafeTensor]:
 
 
 def _map(path: Path) -> mmap.mmap:
+    regular_size(path)
     try:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

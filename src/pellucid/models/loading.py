@@ -132,6 +132,10 @@ def _completed(
         raise keys.refuse(f"tensor {names.embedding}.weight is missing or is no matrix")
     if config.num_heads % config.num_kv_heads:
         raise keys.refuse(f"{config.num_heads} heads can not share {config.num_kv_heads} KV heads evenly")
+    if config.experts is not None and config.experts.num_experts % config.experts.num_groups:
+        raise keys.refuse(
+            f"{config.experts.num_experts} experts can not be in {config.experts.num_groups} groups of one size"
+        )
     if config.rope.dim % 2 or config.rope.dim > config.head_dim:
         raise keys.refuse(f"rope.dimension_count is {config.rope.dim}, but must be even and at most {config.head_dim}")
     changed = dataclasses.replace(

@@ -8,7 +8,7 @@ from typing import Any
 
 from pellucid.config import ModelConfig
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
-from pellucid.formats.json_file import read_text
+from pellucid.formats.json_file import is_there, read_text
 from pellucid.models.architectures.keys import JSONConfig
 
 MAX_SIZES = 64
@@ -26,7 +26,7 @@ def read_pooling(folder: Path, config: ModelConfig) -> ModelConfig:
 
     Raises `UnsupportedModelError` for modules or pooling modes we do not have, `ModelFileError` for damaged files.
     """
-    if not (folder / "modules.json").is_file():
+    if not is_there(folder / "modules.json"):
         return config
     modules = _read(folder / "modules.json")
     if not isinstance(modules, list) or not all(

@@ -15,14 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
-from pellucid.formats.json_file import read_json, read_text
-from pellucid.tokenizer.vocabulary import CONTROL, NORMAL, Vocabulary, known_end_ids, read_vocabulary, wordpiece_rules
+from pellucid.formats.json_file import is_there, read_json, read_text, refuse_repeated_keys
+from pellucid.tokenizer.vocabulary import (
+    CONTROL,
+    NORMAL,
+    UNUSED,
+    Vocabulary,
+    known_end_ids,
+    read_vocabulary,
+    wordpiece_rules,
+)
 
 SENTENCEPIECE_NAMES = ("tokenizer.model", "spiece.model")
 MAX_TOKENS = 1 << 21
 
 # Byte-level vocabularies without tokenizer.json: the class that transformers would use says how words are cut.
 _BYTE_LEVEL_CLASSES = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
+_WORD_FLAGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
 # SentencePiece files of these families have other ids than the model.
 _SHIFTED_CLASSES = ("XGLM", "XLMRoberta", "Camembert", "MBart", "NLLB", "M2M100", "BigBird", "Reformer")
 
@@ -30,7 +39,7 @@ _SHIFTED_CLASSES = ("XGLM", "XLMRoberta", "Camembert", "MBart", "NLLB", "M2M100"
 def read_folder_vocabulary(folder: Path) -> Vocabulary:
     """Raises ModelFileError and UnsupportedModelError, naming the file."""
     settings = FolderSettings(folder)
-    if (folder / "tokenizer.json").is_file():
+    if is_there(folder / "tokenizer.json"):
         from pellucid.tokenizer.tokenizer_json import read_tokenizer_json
 
         vocabulary = read_tokenizer_json(folder / "tokenizer.json", settings.added_tokens())
@@ -81,6 +90,8 @@ class FolderSettings:
 
     def added_tokens(self) -> list[dict[str, Any]]:
         """Entries of added_tokens_decoder, with their ids, in the form of tokenizer.json's added_tokens."""
+        from pellucid.tokenizer.tokenizer_json import check_added_token
+
         decoder = self.tokenizer.get("added_tokens_decoder") or {}
         if not isinstance(decoder, dict):
             raise ModelFileError("tokenizer_config.json: added_tokens_decoder must be an object")
@@ -88,13 +99,14 @@ class FolderSettings:
         for key, entry in decoder.items():
             if not isinstance(entry, dict) or not key.isdecimal() or len(key) > 9:
                 raise ModelFileError(f"tokenizer_config.json: added_tokens_decoder has the odd entry {shown(key)}")
-            entries.append(entry | {"id": int(key)})
+            entries.append(entry | {"id": int(key), "file": "tokenizer_config.json"})
+            check_added_token(entries[-1], "tokenizer_config.json: added_tokens_decoder")
         known = {entry["id"] for entry in entries}
         for text, token_id in _optional(self.folder / "added_tokens.json").items():
             if type(token_id) is not int or not 0 <= token_id < MAX_TOKENS:
                 raise ModelFileError(f"added_tokens.json: {shown(text)} has the id {shown(token_id)}")
             if token_id not in known:
-                entries.append({"id": token_id, "content": text})
+                entries.append({"id": token_id, "content": text, "file": "added_tokens.json"})
         return entries
 
     def apply(self, vocabulary: Vocabulary) -> None:
@@ -156,7 +168,7 @@ class FolderSettings:
         legacy = _optional(self.folder / "chat_template.json").get("chat_template")
         if isinstance(legacy, str):
             templates["default"] = legacy
-        if (self.folder / "chat_template.jinja").is_file():
+        if is_there(self.folder / "chat_template.jinja"):
             templates["default"] = read_text(self.folder / "chat_template.jinja")
         for file in sorted((self.folder / "additional_chat_templates").glob("*.jinja")):
             templates[file.stem] = read_text(file)
@@ -164,7 +176,7 @@ class FolderSettings:
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
+    return read_json(path) if is_there(path) else {}
 
 
 def _ids(value: Any, what: str, count: int) -> set[int]:
@@ -177,14 +189,14 @@ def _ids(value: Any, what: str, count: int) -> set[int]:
 
 def _is_wordpiece(folder: Path) -> bool:
     names = (*SENTENCEPIECE_NAMES, "vocab.json")
-    return (folder / "vocab.txt").is_file() and not any((folder / name).is_file() for name in names)
+    return is_there(folder / "vocab.txt") and not any(is_there(folder / name) for name in names)
 
 
 def _metadata(folder: Path, settings: FolderSettings) -> dict[str, Any]:
     """A vocabulary in the terms of GGUF metadata."""
     kind = str(settings.tokenizer.get("tokenizer_class") or "").removesuffix("Fast")
     for name in SENTENCEPIECE_NAMES:
-        if (folder / name).is_file():
+        if is_there(folder / name):
             from pellucid.tokenizer.sentencepiece_file import read_sentencepiece
 
             if kind.startswith(_SHIFTED_CLASSES):
@@ -192,7 +204,7 @@ def _metadata(folder: Path, settings: FolderSettings) -> dict[str, Any]:
             metadata = read_sentencepiece(folder / name, settings.added_tokens())
             break
     else:
-        if not (folder / "vocab.json").is_file():
+        if not is_there(folder / "vocab.json"):
             raise ModelFileError(
                 f"{folder.name}: no tokenizer: none of tokenizer.json, {', '.join(SENTENCEPIECE_NAMES)}, vocab.json "
                 "and vocab.txt is in the folder"
@@ -220,8 +232,14 @@ def _vocab_json(folder: Path, settings: FolderSettings, kind: str) -> dict[str, 
     for text in named:
         if text in pieces:
             kinds[pieces[text]] = CONTROL
+    if UNUSED in kinds:
+        refuse_repeated_keys(folder / "vocab.json")
     lines = read_text(folder / "merges.txt").split("\n")
     merges = [line.rstrip("\r") for line in lines if line.strip() and not line.startswith("#version")]
+    for merge in merges:
+        left, _, right = merge.partition(" ")
+        if left not in pieces or right not in pieces or left + right not in pieces:
+            raise ModelFileError(f"merges.txt: {shown(merge)} does not join two pieces of vocab.json into a third")
     metadata = {"model": "gpt2", "pre": _BYTE_LEVEL_CLASSES[kind], "tokens": tokens, "token_type": kinds}
     return {f"tokenizer.ggml.{key}": value for key, value in (metadata | {"merges": merges}).items()}
 
@@ -263,5 +281,5 @@ def _vocab_txt(folder: Path, settings: FolderSettings) -> Vocabulary:
         suffix_ids=(sep,),
         add_space_prefix=True,
         chat_templates={},
-        rules=wordpiece_rules(settings.tokenizer),
+        rules=wordpiece_rules({name: flag for name in _WORD_FLAGS if (flag := settings.flag(name)) is not None}),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.errors import PellucidError, UnsupportedModelError, shown
+from pellucid.formats.json_file import is_there
 from pellucid.tokenizer.folder import SENTENCEPIECE_NAMES, folder_metadata, read_folder_vocabulary
 from pellucid.tokenizer.pre_tokenizers import EACH_DIGIT, GPT2_WORDS, PRE_TOKENIZERS
 from pellucid.tokenizer.tokenizer import Tokenizer
@@ -31,7 +32,7 @@ def tokenizer_keys(folder: Path) -> dict[str, Any]:
     vocabulary = read_folder_vocabulary(folder)
     tokens, kinds = list(vocabulary.tokens), list(vocabulary.kinds)
     keys: dict[str, Any] = {}
-    if any((folder / name).is_file() for name in SENTENCEPIECE_NAMES):
+    if any(is_there(folder / name) for name in SENTENCEPIECE_NAMES):
         keys = folder_metadata(folder)
         tokens, kinds = keys[_PREFIX + "tokens"], keys[_PREFIX + "token_type"]
     elif vocabulary.model == "gpt2" and vocabulary.spelling == "bytes":

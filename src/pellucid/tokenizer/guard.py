@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 def guarded(build: Callable[[], T], what: str) -> T:
-    """What `build` gives. Raises `ModelFileError` where the library does not take what is in the file."""
+    """What `build` gives. Raises `ModelFileError`, which begins with `what`, where the library does not take it."""
     try:
         return build()
     except (ModelFileError, UnsupportedModelError):
         raise
     except BaseException as error:
-        raise ModelFileError(f"the tokenizer's {what} cannot be used: {_reason(error)}") from None
+        raise ModelFileError(f"{what} cannot be used: {_reason(error)}") from None
 
 
 def applied(use: Callable[[], T]) -> T:

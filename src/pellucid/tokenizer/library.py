@@ -42,10 +42,10 @@ class LibraryEngine:
         self._unk_id = vocabulary.unk_id
         self._long_words = _long_words(vocabulary, rules)
         model = _model(vocabulary, rules)
-        self._first = _engine(model, rules.normalizer, rules.pre_tokenizer, vocabulary)
+        self._first = _engine(model, rules, rules.pre_tokenizer, vocabulary)
         inner = _without_first_prefix(rules.pre_tokenizer)
         is_same = inner == rules.pre_tokenizer
-        self._inner = self._first if is_same else _engine(model, rules.normalizer, inner, vocabulary)
+        self._inner = self._first if is_same else _engine(model, rules, inner, vocabulary)
         self._lost: frozenset[int] = frozenset()
         self._alphabet: frozenset[str] | None = None
         self._needs_unknown = rules.model["type"] == "Unigram" and vocabulary.unk_id is None
@@ -84,12 +84,16 @@ class LibraryEngine:
 
 def normalizer_of(rules: Rules) -> Callable[[str], str]:
     """The rules' normalizer alone."""
+    normalize: Callable[[str], str] = _component("normalizer", rules.normalizer, rules.place).normalize_str
+    return lambda text: applied(lambda: normalize(text))
+
+
+def _component(name: str, value: Any, place: str) -> Any:
+    """A normalizer or pre_tokenizer of the library; None for None."""
     from tokenizers import Tokenizer
 
-    frame = {"version": "1.0", "normalizer": rules.normalizer, "model": {"type": "BPE", "vocab": {}, "merges": []}}
-    engine = guarded(lambda: Tokenizer.from_str(json.dumps(frame)), "normalizer")
-    normalize: Callable[[str], str] = engine.normalizer.normalize_str
-    return lambda text: applied(lambda: normalize(text))
+    frame = {"version": "1.0", name: value, "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    return guarded(lambda: getattr(Tokenizer.from_str(json.dumps(frame)), name), place + name)
 
 
 def _words(engine: Any, text: str) -> list[str]:
@@ -111,17 +115,14 @@ def _long_words(vocabulary: Vocabulary, rules: Rules) -> WordPieces | None:
     return WordPieces(pieces, vocabulary.unk_id, vocabulary.continuation, limit)
 
 
-def _engine(model: Any, normalizer: Any, pre_tokenizer: Any, vocabulary: Vocabulary) -> Any:
+def _engine(model: Any, rules: Rules, pre_tokenizer: Any, vocabulary: Vocabulary) -> Any:
     from tokenizers import AddedToken, Tokenizer
 
-    frame = {
-        "version": "1.0",
-        "normalizer": normalizer,
-        "pre_tokenizer": _with_linear_patterns(pre_tokenizer),
-        "model": {"type": "BPE", "vocab": {}, "merges": []},
-    }
-    engine = guarded(lambda: Tokenizer.from_str(json.dumps(frame)), "normalizer or pre_tokenizer")
-    engine.model = model
+    engine = Tokenizer(model)
+    if rules.normalizer is not None:
+        engine.normalizer = _component("normalizer", rules.normalizer, rules.place)
+    if pre_tokenizer is not None:
+        engine.pre_tokenizer = _component("pre_tokenizer", _with_linear_patterns(pre_tokenizer), rules.place)
     added = [
         AddedToken(
             vocabulary.tokens[token_id],
@@ -147,7 +148,7 @@ def _model(vocabulary: Vocabulary, rules: Rules) -> Any:
     from tokenizers import models
 
     if kind == "Unigram":
-        return guarded(lambda: _unigram(vocabulary, rules), "model")
+        return guarded(lambda: _unigram(vocabulary, rules), rules.place + "model")
     outside = (CONTROL, UNKNOWN, UNUSED)
     pieces = vocabulary.pieces_without(*outside)
     for token_id in vocabulary.ids_of_kinds(USER_DEFINED):
@@ -160,7 +161,7 @@ def _model(vocabulary: Vocabulary, rules: Rules) -> Any:
     options = rules.model
     if kind == "WordPiece":
         if not unknown:
-            raise ModelFileError("a WordPiece vocabulary needs an unknown token, and has none")
+            raise ModelFileError(f"{rules.place}model: a WordPiece vocabulary needs an unknown token, and has none")
         return guarded(
             lambda: models.WordPiece(
                 pieces,
@@ -168,23 +169,37 @@ def _model(vocabulary: Vocabulary, rules: Rules) -> Any:
                 continuing_subword_prefix=vocabulary.continuation,
                 **unknown,
             ),
-            "model",
+            rules.place + "model",
         )
     if options.get("dropout"):
         raise UnsupportedModelError("tokenizer.json: model.dropout is set: such a tokenizer has no one answer")
-    prefix = options.get("continuing_subword_prefix") or ""
-    merges = [
-        (left, right)
-        for left, right in map(_pair, vocabulary.merges or [])
-        if left in pieces and right in pieces and left + right.removeprefix(prefix) in pieces
-    ]
     kept = {name: options[name] for name in _BPE_OPTIONS if options.get(name) is not None}
-    return guarded(lambda: models.BPE(vocab=pieces, merges=merges, **kept, **unknown), "model")
+    merges = _merge_pairs(vocabulary, pieces, options.get("continuing_subword_prefix") or "")
+    return guarded(lambda: models.BPE(vocab=pieces, merges=merges, **kept, **unknown), rules.place + "model")
 
 
-def _pair(merge: str) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
-    return left, right
+def _merge_pairs(vocabulary: Vocabulary, pieces: dict[str, int], prefix: str) -> list[tuple[str, str]]:
+    """The merges, without those that touch a token which is no piece of the engine (a control token).
+
+    prefix: what pieces begin with that go on with a word; the library cuts off as many bytes without a look at them.
+    """
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in vocabulary.merges or ())]
+    kept = [
+        (left, right)
+        for left, right in pairs
+        if left in pieces and right in pieces and right.startswith(prefix) and left + right[len(prefix) :] in pieces
+    ]
+    if len(kept) < len(pairs):
+        for left, right in pairs:
+            lost = next((text for text in (left, right) if text not in vocabulary.index), None)
+            if lost is None and left + right.removeprefix(prefix) not in vocabulary.index:
+                lost = left + right.removeprefix(prefix)
+            if lost is not None or not right.startswith(prefix):
+                reason = f"{shown(right)} does not begin so" if lost is None else f"{shown(lost)} is no piece"
+                raise ModelFileError(
+                    f"tokenizer.json: model.merges joins {shown(left)} and {shown(right)}, but {reason}"
+                )
+    return kept
 
 
 def _unigram(vocabulary: Vocabulary, rules: Rules) -> Any:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
-from pellucid.formats.json_file import read_json
+from pellucid.formats.json_file import read_json, refuse_repeated_keys
 from pellucid.tokenizer.pre_tokenizers import PreTokenizer
 from pellucid.tokenizer.vocabulary import (
     BYTE,
@@ -27,6 +27,9 @@ from pellucid.tokenizer.vocabulary import (
 
 MAX_ID = 1 << 21
 NAME = "tokenizer.json"
+_MAX_HOLES = 1 << 16
+"""Ids that may have no piece: a few words of a file must not ask for a list of millions."""
+_MAX_DEPTH = 32
 _MODELS = {"BPE": "gpt2", "Unigram": "t5", "WordPiece": "bert"}
 # Role markers that some files add as ordinary tokens: text of users must not become one.
 _MARKERS = ("<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]")
@@ -38,18 +41,22 @@ def read_tokenizer_json(path: Path, further_tokens: Sequence[Mapping[str, Any]] 
     Raises ModelFileError and UnsupportedModelError, naming the field.
     """
     data = read_json(path)
+    _check_depth(data)
     model = data.get("model")
     if not isinstance(model, dict):
         raise ModelFileError(f"{NAME}: model is missing or no object")
     kind = _model_type(model)
-    if kind not in _MODELS:
+    if not isinstance(kind, str) or kind not in _MODELS:
         raise UnsupportedModelError(
             f"{NAME}: model.type is {shown(kind)}, which is not supported; supported are: {', '.join(_MODELS)}"
         )
+    _check_options(model)
     pieces, scores = _unigram_pieces(model) if kind == "Unigram" else (check_pieces(model.get("vocab"), NAME), None)
     added = _added_tokens(data.get("added_tokens") or [], further_tokens)
     tokens = filled_tokens(pieces, added, NAME)
     kinds = kinds_of(tokens, pieces, added)
+    if kind != "Unigram" and UNUSED in kinds:  # an id without a piece: another may have taken its place
+        refuse_repeated_keys(path)
     unk_id = _unknown_id(model, kind, pieces)
     if unk_id is not None:
         kinds[unk_id] = UNKNOWN
@@ -58,7 +65,7 @@ def read_tokenizer_json(path: Path, further_tokens: Sequence[Mapping[str, Any]] 
             token_id = pieces.get(f"<0x{byte:02X}>")
             if token_id is not None:
                 kinds[token_id] = BYTE
-    rules = Rules(_object(data, "normalizer"), _object(data, "pre_tokenizer"), _options(model, kind))
+    rules = Rules(_object(data, "normalizer"), _object(data, "pre_tokenizer"), _options(model, kind), f"{NAME}: ")
     spelling, continuation = _spelling(data, model, kind)
     prefix, suffix = _template(data.get("post_processor"), pieces, added)
     matching = {entry["id"]: _matching(entry) for entry in added}
@@ -104,6 +111,25 @@ def _model_type(model: Mapping[str, Any]) -> Any:
     return "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
 
 
+def _check_options(model: Mapping[str, Any]) -> None:
+    """The small fields of the model, whichever kind it is of."""
+    checks: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+        (("byte_fallback", "fuse_unk", "ignore_merges"), lambda value: isinstance(value, bool), "true or false"),
+        (("unk_token", "continuing_subword_prefix", "end_of_word_suffix"), is_text, "a text"),
+        (("max_input_chars_per_word",), lambda value: type(value) is int and value > 0, "a whole number from 1"),
+    )
+    for names, is_sound, allowed in checks:
+        for name in names:
+            value = model.get(name)
+            if value is not None and not is_sound(value):
+                raise ModelFileError(f"{NAME}: model.{name} is {shown(value)}, but must be {allowed}")
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a string of Unicode: JSON can spell half a surrogate pair."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 def check_pieces(pieces: Any, file: str) -> dict[str, int]:
     """Text → id, checked."""
     if not isinstance(pieces, dict) or not pieces or len(pieces) > MAX_ID:
@@ -136,25 +162,36 @@ def _added_tokens(entries: Any, further: Sequence[Mapping[str, Any]]) -> list[di
         raise ModelFileError(f"{NAME}: added_tokens must be a list")
     known: dict[int, dict[str, Any]] = {}
     for entry in [*entries, *further]:
-        if (
-            not isinstance(entry, Mapping)
-            or not isinstance(entry.get("content"), str)
-            or type(entry.get("id")) is not int
-            or not 0 <= entry["id"] < MAX_ID
-        ):
-            raise ModelFileError(f"{NAME}: added_tokens has {shown(entry)}, which has no sound id and content")
+        check_added_token(entry, f"{NAME}: added_tokens")
         before = known.setdefault(entry["id"], dict(entry))
         if before["content"] != entry["content"]:
             raise ModelFileError(
-                f"{NAME}: added token {entry['id']} is {shown(before['content'])}, but tokenizer_config.json has "
-                f"{shown(entry['content'])}"
+                f"{NAME}: added token {entry['id']} is {shown(before['content'])}, but "
+                f"{entry.get('file', 'it')} has {shown(entry['content'])} too"
             )
     return list(known.values())
 
 
+def check_added_token(entry: Any, place: str) -> None:
+    """Refuse what is no {id, content, flags}."""
+    if (
+        not isinstance(entry, Mapping)
+        or not isinstance(entry.get("content"), str)
+        or type(entry.get("id")) is not int
+        or not 0 <= entry["id"] < MAX_ID
+    ):
+        raise ModelFileError(f"{place} has {shown(entry)}, which has no sound id and content")
+    for name in ("special", "lstrip", "rstrip", "single_word", "normalized"):
+        if not isinstance(entry.get(name), (bool, type(None))):
+            raise ModelFileError(f"{place} has {shown(entry)}, but {name} must be true or false")
+
+
 def filled_tokens(pieces: Mapping[str, int], added: Sequence[Mapping[str, Any]], file: str) -> list[str]:
     """[highest id + 1] the text of each id; ids without a piece get an empty one."""
-    size = 1 + max([*pieces.values(), *(entry["id"] for entry in added)])
+    size, known = 1 + max([*pieces.values(), *(entry["id"] for entry in added)]), len(pieces) + len(added)
+    if size > known + _MAX_HOLES:
+        place = next((entry.get("file", file) for entry in added if entry["id"] == size - 1), file)
+        raise ModelFileError(f"{place}: ids go up to {size - 1}, but there are {known} pieces")
     tokens: list[str | None] = [None] * size
     for text, token_id in pieces.items():
         tokens[token_id] = text
@@ -218,8 +255,23 @@ def _options(model: Mapping[str, Any], kind: str) -> dict[str, Any]:
 def _object(data: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     value = data.get(name)
     if value is not None and not isinstance(value, dict):
-        raise ModelFileError(f"{NAME}: {name} must be an object or null")
+        raise ModelFileError(f"{NAME}: {name} is {shown(value)}, but must be an object or null")
     return value
+
+
+def _check_depth(data: Mapping[str, Any]) -> None:
+    """The components are walked by functions that call themselves."""
+    level: list[Any] = [value for key, value in data.items() if key != "model"]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, (dict, list))
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise ModelFileError(f"{NAME}: its components lie in each other more than {_MAX_DEPTH} deep")
 
 
 def _steps(value: Any) -> list[Mapping[str, Any]]:
@@ -232,12 +284,12 @@ def _steps(value: Any) -> list[Mapping[str, Any]]:
 
 def _spelling(data: Mapping[str, Any], model: Mapping[str, Any], kind: str) -> tuple[Spelling, str]:
     if kind == "WordPiece":
-        return "words", str(model.get("continuing_subword_prefix") or "##")
+        return "words", model.get("continuing_subword_prefix") or "##"
     steps = [*_steps(data.get("pre_tokenizer")), *_steps(data.get("decoder")), *_steps(data.get("normalizer"))]
     if any(step.get("type") == "ByteLevel" for step in steps):
         return "bytes", ""
     if model.get("end_of_word_suffix"):
-        return "suffix", str(model["end_of_word_suffix"])
+        return "suffix", model["end_of_word_suffix"]
     marked = any(SPACE_MARK in (step.get("replacement"), step.get("content"), step.get("prepend")) for step in steps)
     return ("marks" if marked or kind == "Unigram" else "plain"), ""
 
@@ -270,16 +322,16 @@ def _template(
 
 def _pair_id(step: Mapping[str, Any], name: str, ids: Mapping[str, int]) -> int:
     value = step.get(name)
-    if not isinstance(value, list) or len(value) != 2 or value[1] not in ids.values():
+    if not isinstance(value, list) or len(value) != 2 or type(value[1]) is not int or value[1] not in ids.values():
         raise ModelFileError(f"{NAME}: post_processor.{name} is {shown(value)}, but must be [token, id]")
-    return int(value[1])
+    return value[1]
 
 
 def _single(step: Mapping[str, Any], ids: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     before: list[int] = []
     after: list[int] = []
     target = before
-    entries, special = step.get("single"), step.get("special_tokens")
+    known, entries, special = set(ids.values()), step.get("single"), step.get("special_tokens")
     if not isinstance(entries, list) or not isinstance(special, dict):
         raise ModelFileError(f"{NAME}: post_processor has no single and special_tokens")
     for entry in entries:
@@ -290,7 +342,7 @@ def _single(step: Mapping[str, Any], ids: Mapping[str, int]) -> tuple[tuple[int,
         name = token.get("id") if isinstance(token, dict) else None
         found = special.get(name) if isinstance(name, str) else None
         listed = found.get("ids") if isinstance(found, dict) else None
-        if not isinstance(listed, list) or not all(i in ids.values() for i in listed):
+        if not isinstance(listed, list) or not all(type(i) is int and i in known for i in listed):
             raise ModelFileError(f"{NAME}: post_processor has {shown(entry)}, which is no token of the vocabulary")
         target += listed
     return tuple(before), tuple(after)

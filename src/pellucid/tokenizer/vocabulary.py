@@ -62,6 +62,8 @@ class Rules:
     pre_tokenizer: Mapping[str, Any] | None
     model: Mapping[str, Any]
     """Its type and options, without vocabulary and merges."""
+    place: str = "the tokenizer's "
+    """Where they stand, as an error's sentence begins."""
 
 
 @dataclass(frozen=True, slots=True)

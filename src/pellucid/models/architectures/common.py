@@ -202,7 +202,8 @@ def rope_scaling_of(config: JSONConfig, parameters: JSONConfig, dim: int) -> Rop
         return RopeScaling("dynamic", factor=parameters.number("factor"), original_context=trained)
     original = parameters.integer(
         "original_max_position_embeddings",
-        default=config.integer("original_max_position_embeddings", default=trained, high=1 << 30),
+        default=config.integer("original_max_position_embeddings", default=trained, low=2, high=1 << 30),
+        low=2,
         high=1 << 30,
     )
     if kind == "llama3":
