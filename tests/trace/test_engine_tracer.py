@@ -16,10 +16,12 @@ from trace_checks import check_parts, of_type, valid, valid_event
 
 from pellucid.config import RopeConfig
 from pellucid.engine.llm_engine import LLMEngine
-from pellucid.errors import InvalidParameterError
+from pellucid.errors import InvalidParameterError, TraceFileError
+from pellucid.glass.view import answers_of
 from pellucid.outputs import RequestOutput
 from pellucid.sampling.draw import draw_counter, uniform
 from pellucid.sampling_params import SamplingParams
+from pellucid.trace.ring import TraceRing
 
 PARAMS = [
     SamplingParams(max_tokens=12, seed=1),
@@ -278,6 +280,46 @@ def test_a_reader_of_one_request_sees_no_others() -> None:
     drain(engine)
     events = valid(reader.lines())
     assert {e["req"] for kind in ("request", "sample", "emit", "finish") for e in of_type(events, kind)} == {"b"}
+
+
+def test_what_fell_out_of_the_ring_is_counted_and_the_rest_is_placed() -> None:
+    engine = make_engine()
+    engine.tracer.ring = TraceRing(12)
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    engine.add_request("x", "abc", params, trace_level=2)
+    drain(engine)
+    events = valid(engine.tracer.reader({"x"}).lines())
+    lost = engine.tracer.ring.head - 12
+    assert events[1] == {"type": "dropped", "records": lost}
+    assert events[-1]["dropped"] == lost
+    assert of_type(events, "request") == []
+    with pytest.raises(TraceFileError, match="its beginning was lost"):
+        answers_of(events)
+
+
+def test_samples_are_placed_by_their_position() -> None:
+    engine = make_engine()
+    reader = engine.tracer.reader({"y"})
+    engine.add_request("y", "abc", SamplingParams(max_tokens=20, ignore_eos=True), trace_level=2)
+    drain(engine)
+    events = valid(reader.lines())
+    [view] = answers_of(event for event in events if event["type"] != "sample" or event["i"] > 8)
+    assert view.num_tokens == 23
+    assert (view.token_id(8), view.text_at(8)) == (-1, "#8")
+    assert view.token_id(9) == next(e["id"] for e in of_type(events, "sample") if e["i"] == 9)
+
+
+def test_a_header_has_the_level_of_its_requests() -> None:
+    engine = make_engine()
+    tracer = engine.tracer
+    for name, level in (("a", 3), ("b", 1)):
+        engine.add_request(name, "abc", SamplingParams(max_tokens=3), trace_level=level)
+        drain(engine)
+    levels = [tracer.reader(names).read()[0]["level"] for names in ({"b"}, {"a"}, {"a", "b"}, {"c"}, None)]
+    assert levels == [1, 3, 3, 0, 3]
+    later = tracer.reader(from_start=False)
+    engine.add_request("d", "abc", SamplingParams(max_tokens=3), trace_level=2)
+    assert later.read()[0]["level"] == 2
 
 
 def test_an_abort_is_told_with_its_blocks() -> None:

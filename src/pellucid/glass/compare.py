@@ -35,12 +35,16 @@ def first_difference(ours: TraceView, theirs: TraceView, tolerance: float = 0.0)
     found = _settings(ours, theirs) or _tokens(ours, theirs)
     if found is not None:
         return found
-    last = min(ours.num_tokens, theirs.num_tokens)
-    for position in range(last):
+    for position in sorted(_told(ours) & _told(theirs)):
         found = _layers(ours, theirs, position, tolerance) or _sample(ours, theirs, position + 1, tolerance)
         if found is not None:
             return found
     return _ends(ours, theirs)
+
+
+def _told(view: TraceView) -> set[int]:
+    """Positions of rows of which the layers or the token drawn are told."""
+    return {*view.layers, *(int(sample["i"]) - 1 for sample in view.samples)}
 
 
 def _settings(ours: TraceView, theirs: TraceView) -> Difference | None:
@@ -95,10 +99,10 @@ def _layers(ours: TraceView, theirs: TraceView, position: int, tolerance: float)
 def _sample(ours: TraceView, theirs: TraceView, position: int, tolerance: float) -> Difference | None:
     pair = []
     for view in (ours, theirs):
-        place = position - view.num_prompt
-        if not 0 <= place < len(view.samples):
+        sample = view.sample_at(position)
+        if sample is None:
             return None
-        pair.append(view.samples[place])
+        pair.append(sample)
     mine, other = pair
     for stage, against in zip(mine["stages"], other["stages"], strict=False):
         where = f"stage {stage['name']} of token {position}"

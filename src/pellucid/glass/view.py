@@ -29,7 +29,10 @@ class TraceView:
     kv: list[Event] = field(default_factory=list)
     mem: list[Event] = field(default_factory=list)
     end: Event | None = None
+    num_dropped: int = 0
+    """Records that were lost, as far as the trace goes."""
     pieces: dict[int, bytes] = field(default_factory=dict)
+    _by_position: dict[int, Event] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -43,23 +46,34 @@ class TraceView:
     @property
     def num_tokens(self) -> int:
         """Prompt and answer."""
-        return self.num_prompt + len(self.samples)
+        if not self.samples:
+            return self.num_prompt
+        return max(self.num_prompt, int(self.samples[-1]["i"]) + 1)
+
+    def sample_at(self, position: int) -> Event | None:
+        """How the token at a position was drawn; None where the trace does not tell."""
+        if len(self._by_position) != len(self.samples):
+            self._by_position = {int(sample["i"]): sample for sample in self.samples}
+        return self._by_position.get(position)
 
     def token_id(self, position: int) -> int:
-        """The id at a position of prompt and answer."""
+        """The id at a position of prompt and answer; −1 where it was lost."""
         if position < self.num_prompt:
             return int(self.request["tokens"][position]["id"])
-        return int(self.samples[position - self.num_prompt]["id"])
+        sample = self.sample_at(position)
+        return -1 if sample is None else int(sample["id"])
 
     def token_bytes(self, position: int) -> bytes:
         """Its bytes."""
         if position < self.num_prompt:
             return decoded(self.request["tokens"][position]["bytes_b64"])
-        return decoded(self.samples[position - self.num_prompt]["bytes_b64"])
+        sample = self.sample_at(position)
+        return b"" if sample is None else decoded(sample["bytes_b64"])
 
     def text_at(self, position: int) -> str:
         """Its text, safe to show; `#` and the position where the trace does not have it."""
-        return piece_text(self.token_bytes(position)) if 0 <= position < self.num_tokens else f"#{position}"
+        is_told = 0 <= position < self.num_prompt or self.sample_at(position) is not None
+        return piece_text(self.token_bytes(position)) if is_told else f"#{position}"
 
     def text_of(self, token_id: int) -> str:
         """The text of an id; `#id` where the trace does not have its bytes."""
@@ -86,6 +100,8 @@ def answers_of(events: Iterable[Event]) -> list[TraceView]:
     header = next((event for event in listed if event["type"] == "header"), None)
     requests = [event for event in listed if event["type"] == "request"]
     if header is None or not requests:
+        if any(event["type"] == "dropped" or event.get("dropped") for event in listed):
+            raise TraceFileError("the trace has no request in it: its beginning was lost before it was read")
         raise TraceFileError("the trace has no request in it")
     pieces = _pieces(listed)
     around = TraceView(header, requests[0])
@@ -104,7 +120,9 @@ def answers_of(events: Iterable[Event]) -> list[TraceView]:
         concerned = own.get(name, [])
         indices = sorted({event["index"] for event in concerned if "index" in event}) or [None]
         for index in indices:
-            view = replace(around, request=request, samples=[], layers={}, emits=[], specs=[], pieces=pieces)
+            view = replace(
+                around, request=request, samples=[], layers={}, emits=[], specs=[], pieces=pieces, _by_position={}
+            )
             _fill(view, concerned, steps.get(name, []), index)
             views.append(view)
     return views
@@ -121,6 +139,9 @@ def _note(around: TraceView, event: Event) -> None:
         around.mem.append(event)
     elif kind == "end":
         around.end = event
+        around.num_dropped = event["dropped"]
+    elif kind == "dropped":
+        around.num_dropped += event["records"]
 
 
 def _fill(view: TraceView, own: list[Event], steps: list[Event], index: int | None) -> None:

@@ -24,6 +24,7 @@ EVENT_TYPES = (
     "finish",
     "pieces",
     "finding",
+    "dropped",
     "end",
 )
 

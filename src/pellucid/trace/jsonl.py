@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pellucid.errors import TraceFileError, shown
+from pellucid.errors import PellucidWarning, TraceFileError, shown
 from pellucid.trace.checking import fault_of
 from pellucid.trace.events import EVENT_TYPES, SCHEMA, Event
 
 MAX_LINE_BYTES = 64 * 1024**2
 NON_FINITE = ("NaN", "Infinity", "-Infinity")
 """What stands for numbers that JSON does not have."""
+_MAX_NAME, _MAX_NAMED = 64, 4
+"""Characters of an unknown type that are kept, and how many types a warning names."""
 
 
 def line_of(event: Event) -> str:
@@ -56,9 +60,11 @@ def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
 def parse_lines(lines: Iterable[bytes], name: str = "the trace") -> Iterator[Event]:
     """Lines → events, each an object of a known type with the fields that the schema says, a header first.
 
-    Unknown fields pass: readers ignore them. Raises `TraceFileError`, naming the line and the field.
+    Fields of later versions pass, as readers ignore them; events of types that only those know are passed over, with a
+    warning at the end that counts them. Raises `TraceFileError`, naming the line and the field.
     """
     is_begun = False
+    unknown: Counter[str] = Counter()
     for place, line in enumerate(lines, start=1):
         if len(line) > MAX_LINE_BYTES:
             raise TraceFileError(f"{name}, line {place}: longer than {MAX_LINE_BYTES} bytes")
@@ -71,19 +77,29 @@ def parse_lines(lines: Iterable[bytes], name: str = "the trace") -> Iterator[Eve
                 raise TraceFileError(f"{name} was cut off within line {place}") from None
             raise TraceFileError(f"{name}, line {place}: no JSON, so this is not a trace ({SCHEMA})") from None
         kind = event.get("type") if isinstance(event, dict) else None
-        if not isinstance(kind, str) or kind not in EVENT_TYPES:
+        if not isinstance(kind, str):
             raise TraceFileError(f"{name}, line {place}: {shown(kind)} is no type of event of {SCHEMA}")
         if not is_begun and (kind != "header" or event.get("schema") != SCHEMA):
             raise TraceFileError(f"{name}: a trace begins with a header whose schema is {SCHEMA}")
         if is_begun and kind == "header":
             raise TraceFileError(f"{name}, line {place}: a second header, but a trace has one")
         is_begun = True
+        if kind not in EVENT_TYPES:
+            unknown[kind[:_MAX_NAME]] += 1
+            continue
         wrong = fault_of(event)
         if wrong is not None:
             raise TraceFileError(f"{name}, line {place}: {wrong}")
         yield event
     if not is_begun:
         raise TraceFileError(f"{name} is empty, so it is not a trace")
+    if unknown:
+        kinds = ", ".join(shown(kind) for kind in list(unknown)[:_MAX_NAMED])
+        warnings.warn(
+            f"{name}: {unknown.total()} events of a later version were passed over ({kinds})",
+            PellucidWarning,
+            stacklevel=2,
+        )
 
 
 def _finite(value: Any) -> Any:

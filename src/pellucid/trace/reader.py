@@ -40,15 +40,19 @@ class TraceReader:
         piece_of: Callable[[int], bytes] | None = None,
         *,
         from_start: bool = True,
+        begin: int | None = None,
     ) -> None:
-        """from_start: begin with the oldest record that is left, rather than with those to come."""
+        """from_start: begin with the oldest record that is left, rather than with those to come.
+
+        begin: the place from which records are wanted; those of them that are gone count as lost.
+        """
         self._ring = ring
         self._header = header
         self._request_ids = request_ids
         self._piece_of = piece_of
         self._told: set[int] = set()
         """Ids whose bytes the reader has."""
-        self._place = ring.tail if from_start else ring.head
+        self._place = begin if begin is not None else ring.tail if from_start else ring.head
         self._is_begun = False
         self.num_events = 0
         """Events given so far, the header included."""
@@ -56,14 +60,19 @@ class TraceReader:
         """Records that were gone before they were read, whoever they concerned."""
 
     def read(self, limit: int | None = None) -> list[Event]:
-        """What has come since the last call, the header first; of at most `limit` records."""
+        """What has come since the last call, the header first; of at most `limit` records.
+
+        Where records are lost, a `dropped` event says how many.
+        """
         found = [] if self._is_begun else [self._header()]
         self._is_begun = True
         ring, taken = self._ring, 0
         while limit is None or taken < limit:
             if self._place < ring.tail:
-                self.num_dropped += ring.tail - self._place
-                self._place = ring.tail
+                tail = ring.tail  # once: the writer moves it meanwhile
+                self.num_dropped += tail - self._place
+                found.append({"type": "dropped", "records": tail - self._place})
+                self._place = tail
             if self._place >= ring.head:
                 break
             record: Record | None = ring.read(self._place)

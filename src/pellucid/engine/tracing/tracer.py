@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,6 +45,8 @@ from pellucid.trace.ring import TraceRing
 
 Seqs = Sequence[tuple[Request, int, int, int]]
 """Of each request in a step: first position, rows without drafts, tokens that its output had before."""
+MAX_BEGUN = 1 << 16
+"""Requests of which it is known where they begin: as many as the ring has places."""
 MAX_WAITING_TOLD = 256
 """Waiting requests that a step names."""
 
@@ -69,14 +72,14 @@ class EngineTracer:
     def __init__(self, engine: TracedEngine, on_idle: Callable[[], None]) -> None:
         """on_idle: called when no traced request is left."""
         self.ring = TraceRing()
-        self.level = 0
-        """The highest that was asked for so far."""
         self.times = StepTimes(0)
         self._traced_ns = 0
         """What all this took in the steps so far."""
         self._engine = engine
         self._on_idle = on_idle
         self._traces: dict[str, RequestTrace] = {}
+        self._begun: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        """Of the newest requests: the place in the ring at which they begin, and their level."""
         self._opening: list[RequestTrace] = []
         """Those without a token."""
         self._num_layered = 0
@@ -98,13 +101,31 @@ class EngineTracer:
 
     def reader(self, request_ids: Collection[str] | None = None, *, from_start: bool = True) -> TraceReader:
         """A reader of all requests, or of some; see `TraceReader`. May be called from any thread."""
-        return TraceReader(self.ring, self.header, request_ids, self._piece_of, from_start=from_start)
+        begin = None
+        if request_ids is not None and from_start:
+            known = [found[0] for name in list(request_ids) if (found := self._begun.get(name)) is not None]
+            begin = min(known, default=None)
+        place = self.ring.tail if from_start else self.ring.head
+        return TraceReader(
+            self.ring,
+            lambda: self.header(request_ids, place),
+            request_ids,
+            self._piece_of,
+            from_start=from_start,
+            begin=begin,
+        )
 
-    def header(self) -> Event:
-        """The first event of a trace."""
+    def header(self, request_ids: Collection[str] | None = None, place: int = 0) -> Event:
+        """The first event of a trace of these requests; of all that ran at `place` in the ring or after it."""
         if self._header is None:
             self._header = header_of(self._engine, 0)
-        return {**self._header, "level": self.level}
+        if request_ids is None:
+            levels = [
+                level for name, (begun, level) in list(self._begun.items()) if begun >= place or name in self._traces
+            ]
+        else:
+            levels = [found[1] for name in list(request_ids) if (found := self._begun.get(name)) is not None]
+        return {**self._header, "level": max(levels, default=0)}
 
     def _piece_of(self, token_id: int) -> bytes:
         """The bytes of a token; none for rows of the embedding that are no token."""
@@ -136,7 +157,10 @@ class EngineTracer:
             num_unfinished=len(requests),
             traced_before_ns=self._traced_ns,
         )
-        self.level = max(self.level, level)
+        self._begun[name] = (self.ring.head, level)
+        self._begun.move_to_end(name)
+        if len(self._begun) > MAX_BEGUN:
+            self._begun.popitem(last=False)
         self._traces[name] = trace
         self._opening.append(trace)
         self._num_layered += level >= LAYERS

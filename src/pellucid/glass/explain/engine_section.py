@@ -157,8 +157,8 @@ def memory_section(view: TraceView, width: int) -> Iterator[RenderableType]:
         yield Text(f"  {evicted} cached blocks had to go", SOFT)
     if view.mem:
         yield from _memory(view.mem[-1], max(event["kv_used_bytes"] for event in view.mem), width)
-    if view.end is not None and view.end["dropped"]:
-        yield Text(f"  {view.end['dropped']} records were lost: the trace has gaps", "bold yellow")
+    if view.num_dropped:
+        yield Text(f"  {view.num_dropped} records were lost: the trace has gaps", "bold yellow")
 
 
 def _memory(last: Event, used: int, width: int) -> Iterator[RenderableType]:
