@@ -35,7 +35,7 @@ def shown(events: list[dict[str, Any]], width: int = 100, **options: Any) -> str
 
 
 @pytest.mark.parametrize("width", [40, 64, 80, 120, 200])
-@pytest.mark.parametrize("options", [{}, {"token": 3}, {"token": 14, "layer": 2}])
+@pytest.mark.parametrize("options", [{}, {"token": 3}, {"token": 14, "layer": 2}, {"waterfalls": True}])
 def test_any_width_and_hostile_tokens(width: int, options: dict[str, Any]) -> None:
     text = shown(sample_trace(), width, **options)
     assert ALLOWED.fullmatch(text)
@@ -144,6 +144,14 @@ def test_what_changes_no_number_is_no_difference() -> None:
     for view in (ours, theirs):
         view.request["params"]["temperature"]["value"] = 1.0
     assert first_difference(ours, theirs).what == "the parameter seed"  # type: ignore[union-attr]
+
+
+def test_the_waterfall_of_every_new_token() -> None:
+    views = answers_of(sample_trace())
+    drawn = [sample for view in views for sample in view.samples]
+    text = shown(sample_trace(), 120, waterfalls=True)
+    assert text.count("How token ") == len(drawn) > 2
+    assert shown(sample_trace(), 120).count("How token ") == len([view for view in views if view.samples])
 
 
 def test_the_timeline_for_perfetto() -> None:

@@ -41,6 +41,9 @@ def explain(
     layer: Annotated[
         int | None, typer.Option("--layer", metavar="N", help="Look closely at this layer.", show_default=False)
     ] = None,
+    waterfalls: Annotated[
+        bool, typer.Option("--waterfalls", help="Show how every new token was drawn, stage by stage, not one alone.")
+    ] = False,
     saved: Annotated[
         Path | None,
         typer.Option("--from", metavar="FILE", help="Explain a saved trace; no model is loaded.", show_default=False),
@@ -95,7 +98,13 @@ def explain(
         )
     _save(events, json, html, perfetto)
     name = str(saved) if saved is not None else "this run"
-    return _show(events, token, layer, other, (name, str(compare)), quiet=quiet or str(json) == "-")
+    return _show(
+        events,
+        {"token": token, "layer": layer, "waterfalls": waterfalls},
+        other,
+        (name, str(compare)),
+        quiet=quiet or str(json) == "-",
+    )
 
 
 def _check_files(json: Path | None, html: Path | None, perfetto: Path | None) -> None:
@@ -169,8 +178,7 @@ def _save(events: list[Event], json: Path | None, html: Path | None, perfetto: P
 
 def _show(
     events: list[Event],
-    token: int | None,
-    layer: int | None,
+    options: dict[str, Any],
     other: TraceView | None,
     names: tuple[str, str],
     *,
@@ -183,7 +191,7 @@ def _show(
     if not quiet:
         width = console.text_width()
         for view in views:
-            console.print_rich(*explain(view, width, token=token, layer=layer), width=width)
+            console.print_rich(*explain(view, width, **options), width=width)
         if any(event["type"] == "finding" for event in events):
             from pellucid.glass.doctor.drawing import findings_section
 

@@ -20,17 +20,25 @@ ALTERNATIVES = 4
 SHOWN_TOKENS = 48
 
 
-def sampling_section(view: TraceView, width: int, token: int | None) -> Iterator[RenderableType]:
-    """A line for each token drawn, and the waterfall of one: `token`, or the one that was least sure."""
+def sampling_section(view: TraceView, width: int, token: int | None, every: bool = False) -> Iterator[RenderableType]:
+    """A line for each token drawn, and the waterfall of one (`token`, or the least sure), or of every one."""
     settings = _settings(view)
     yield heading("4", "Sampling", f"{settings} · measured")
     if not view.samples:
         yield Text("The trace does not tell how tokens were drawn: it needs level 2.", SOFT)
         return
     yield Padding(_overview(view, width), (0, 0, 0, 2))
-    chosen = _looked_at(view, token)
+    if every:
+        for sample in view.samples:
+            yield from _drawn(view, sample, width, "")
+        return
+    why = "" if token is not None else " (the least certain one; --token N for another, --waterfalls for all)"
+    yield from _drawn(view, _looked_at(view, token), width, why)
+
+
+def _drawn(view: TraceView, chosen: Event, width: int, why: str) -> Iterator[RenderableType]:
+    """How one token was drawn: its stages, its candidates, the random number."""
     yield Text()
-    why = "" if token is not None else " (the least certain one; --token N for another)"
     yield Text.assemble(
         ("How token ", SOFT), (f"{chosen['i']} {view.text_of(chosen['id'])}", ACCENT), (f" was drawn{why}", SOFT)
     )

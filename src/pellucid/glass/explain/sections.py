@@ -20,11 +20,12 @@ from pellucid.glass.view import TraceView
 
 
 def explain(
-    view: TraceView, width: int, *, token: int | None = None, layer: int | None = None
+    view: TraceView, width: int, *, token: int | None = None, layer: int | None = None, waterfalls: bool = False
 ) -> Iterator[RenderableType]:
     """One answer, section by section, for a terminal of `width` cells.
 
-    token: the position of a token to look at more closely. Raises `InvalidParameterError` for one that is not there.
+    token: the position of a token to look at more closely. waterfalls: how every new token was drawn, not
+    one. Raises `InvalidParameterError` for a position that is not there.
     """
     if token is not None and not 0 <= token < view.num_tokens:
         raise InvalidParameterError(
@@ -37,7 +38,7 @@ def explain(
     yield from text_section(view, width, token)
     yield from position_section(view)
     yield from layer_section(view, width, _row(view, token), layer)
-    yield from sampling_section(view, width, token)
+    yield from sampling_section(view, width, token, waterfalls)
     yield from output_section(view, width)
     yield from time_section(view, width)
     yield from memory_section(view, width)
