@@ -32,8 +32,8 @@ def running() -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[RunningServer]:
-    """10 ms a step, so that answers last while something is done to them."""
-    with PlaygroundServer(mock_engine(step_seconds=0.01)) as one:
+    """30 ms a step, so that answers last while something is done to them."""
+    with PlaygroundServer(mock_engine(step_seconds=0.03)) as one:
         yield one
 
 
@@ -75,7 +75,7 @@ def test_an_answer_is_the_tokens_of_its_trace(watched: Watched, running: Running
     assert page.locator("#p-text h3", has_text="continue").count() == 1
     assert page.locator("#p-emission .big").inner_text().startswith("It stopped because")
     for panel in ("timeline", "batch", "kv", "memory"):
-        assert page.locator(f"#p-{panel} svg, #p-{panel} .blocks").count() > 0
+        assert page.locator(f"#p-{panel} svg, #p-{panel} .blocks, #p-{panel} .stacked").count() > 0
     assert watched.complaints == []
     assert watched.violations() == []
 

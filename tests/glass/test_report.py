@@ -105,7 +105,7 @@ def test_the_parts_of_the_first_tokens_time_add_up(page: Any) -> None:
     shown = [float(row.locator("td").nth(2).inner_text().split()[0]) for row in cells]
     assert sum(shown[:-1]) == pytest.approx(finish["ttft_ns"] / 1e6, abs=0.01)
     assert shown[-1] == pytest.approx(finish["ttft_ns"] / 1e6, abs=0.01)
-    assert "= TTFT" in cells[-1].inner_text()
+    assert "= Time to first token" in cells[-1].inner_text()
 
 
 def test_arrow_keys_move_the_one_cursor(page: Any) -> None:

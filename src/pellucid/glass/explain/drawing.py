@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from rich.console import Group
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -18,12 +19,13 @@ HUES = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_black", "wh
 """For the parts of a bar; each part has a letter besides."""
 
 
-def heading(number: str, title: str, note: str = "") -> Padding:
-    """A section begins."""
+def heading(number: str, title: str, note: str = "", lead: str = "") -> Padding:
+    """A section begins; `lead` says in a sentence what it shows."""
     text = Text.assemble((f"{number} ", SOFT), (title, ACCENT))
     if note:
         text.append(f"  {note}", SOFT)
-    return Padding(Rule(text, align="left", style=SOFT), (1, 0, 0, 0))
+    rule = Rule(text, align="left", style=SOFT)
+    return Padding(Group(rule, Text(lead, "italic dim")) if lead else rule, (1, 0, 0, 0))
 
 
 def plain(**columns: Any) -> Table:

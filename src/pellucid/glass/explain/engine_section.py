@@ -28,7 +28,8 @@ _LETTERS = "ABCDEFGH"
 
 def output_section(view: TraceView, width: int) -> Iterator[RenderableType]:
     """The text, what was held back, the reason of the end."""
-    yield heading("5", "Out", plural(len(view.samples) or _num_output(view), "token"))
+    lead = "What went out as text, what was held back until it was whole, and what ended the answer."
+    yield heading("5", "Out", plural(len(view.samples) or _num_output(view), "token"), lead)
     yield Padding(Text(plain_text(view.answer), overflow="fold"), (0, 0, 0, 2))
     held = [emit for emit in view.emits if emit["held_bytes"]]
     for emit in held[:4]:
@@ -73,7 +74,8 @@ def time_section(view: TraceView, width: int) -> Iterator[RenderableType]:
     parts = {name: value for name, value in finish["ttft_parts"].items() if name != "tracing" and value > 0}
     tracing = finish["ttft_parts"]["tracing"]
     ttft = sum(parts.values())
-    yield heading("6", "Time", f"first token after {milliseconds(ttft)}, tracing not counted · measured")
+    note = f"first token after {milliseconds(ttft)}, tracing not counted · measured"
+    yield heading("6", "Time", note, "Where the time went until the first token, and after it.")
     ordered = sorted(parts.items(), key=lambda one: -one[1])
     yield _stacked([value / ttft for _, value in ordered], max(20, width - 4))
     table = plain(show_header=False)
@@ -136,7 +138,8 @@ def memory_section(view: TraceView, width: int) -> Iterator[RenderableType]:
     per_token = view.header["model"].get("kv_bytes_per_token") or 0
     block_size = view.header["engine"].get("block_size", 16)
     note = f"{per_token:,} bytes a token" if per_token else ""
-    yield heading("7", "KV cache and memory", note)
+    lead = "Keys and values of past tokens lie in blocks, which requests with one beginning share; and what all takes."
+    yield heading("7", "KV cache and memory", note, lead)
     taken = [event for event in own if event["op"] in ("hit", "alloc")]
     if taken:
         line = Text("  ")

@@ -22,7 +22,9 @@ def layer_section(view: TraceView, width: int, row: int, layer: int | None) -> I
     """The row at position `row`; `layer` for a closer look at one."""
     events = view.layers_at(row)
     after = view.text_at(row + 1) if row + 1 < view.num_tokens else "–"
-    yield heading("3", "Layers", f"the row of token {row} ({view.text_at(row)}), from which {after} was drawn")
+    note = f"the row of token {row} ({view.text_at(row)}), from which {after} was drawn"
+    lead = "What each layer added to the token, what it would have said were it the last, and where it looked."
+    yield heading("3", "Layers", note, lead)
     yield Text("Root mean squares, measured", SOFT)
     if not events:
         yield Text("The trace does not tell of this row's layers: it needs level 3, and a row that was computed.", SOFT)
@@ -116,7 +118,7 @@ def _attention(view: TraceView, events: list[Any], width: int) -> Iterator[Rende
         ((w, layer, head["head"], key) for layer, head in heads for key, w in _beyond_first(head)), reverse=True
     )
     if sharp:
-        line = Text("Sharpest beside position 0: ", SOFT)
+        line = Text("The sharpest heads (layer.head → token), position 0 left out: ", SOFT)
         for weight, layer, head, key in sharp[:SHOWN_HEADS]:
             line.append(f"{layer}.{head}", ACCENT)
             line.append(f" → {view.text_at(key)} {percent(weight)}   ")

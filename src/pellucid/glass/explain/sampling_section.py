@@ -23,7 +23,8 @@ SHOWN_TOKENS = 48
 def sampling_section(view: TraceView, width: int, token: int | None, every: bool = False) -> Iterator[RenderableType]:
     """A line for each token drawn, and the waterfall of one (`token`, or the least sure), or of every one."""
     settings = _settings(view)
-    yield heading("4", "Sampling", f"{settings} · measured")
+    lead = "From scores to one token: how probable each was, how many the filters left, and what else might have come."
+    yield heading("4", "Sampling", f"{settings} · measured", lead)
     if not view.samples:
         yield Text("The trace does not tell how tokens were drawn: it needs level 2.", SOFT)
         return

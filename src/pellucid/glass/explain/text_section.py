@@ -24,7 +24,9 @@ def text_section(view: TraceView, width: int, token: int | None) -> Iterator[Ren
     request = view.request
     num_cached = sum(one["cached"] for one in request["tokens"])
     note = f"{len(request['rendered'].encode())} bytes, {view.num_prompt} tokens"
-    yield heading("1", "Text → tokens", note + (f", {num_cached} from the prefix cache" if num_cached else ""))
+    note += f", {num_cached} from the prefix cache" if num_cached else ""
+    lead = "What the model reads: the text cut into tokens, each a number. A token can be a part of a character (byte)."
+    yield heading("1", "Text → tokens", note, lead)
     if request["template"] is not None:
         yield Text("The chat template made this of the messages:", SOFT)
     yield Padding(Text(plain_text(request["rendered"]).rstrip("\n"), overflow="fold"), (0, 0, 0, 2))
@@ -67,7 +69,8 @@ def position_section(view: TraceView) -> Iterator[RenderableType]:
     """How the model knows where a token stands."""
     rope = view.header["model"]["rope"]
     last = max(0, view.num_tokens - 1)
-    yield heading("2", "Positions", f"0 to {last} of {rope['max_pos']}")
+    lead = "How the model knows the order of the tokens."
+    yield heading("2", "Positions", f"0 to {last} of {rope['max_pos']}", lead)
     if rope["theta"] is None:
         words = {"learned": "a learned vector is added", "sinusoidal": "sines are added", "none": "none are told"}
         kind = rope["type"]

@@ -16,7 +16,7 @@ class TimelinePanel extends Panel {
 
   ttft(sequence) {
     const finish = sequence.finish;
-    if (!finish || !finish.ttft_parts || !finish.ttft_ns) return finish && finish.ttft_ns ? facts(fact("TTFT", ms(finish.ttft_ns), "measured")) : note(t("no_ttft"));
+    if (!finish || !finish.ttft_parts || !finish.ttft_ns) return finish && finish.ttft_ns ? facts(fact(t("ttft_of"), ms(finish.ttft_ns), "measured")) : note(t("no_ttft"));
     const parts = Object.entries(finish.ttft_parts).sort((a, b) => (PARTS.indexOf(a[0]) + 99) % 99 - (PARTS.indexOf(b[0]) + 99) % 99);
     const total = finish.ttft_ns;
     const sum = parts.reduce((all, [, ns]) => all + ns, 0);
@@ -27,7 +27,7 @@ class TimelinePanel extends Panel {
       TEXTS["part_note." + largest] ? note(t("part_note." + largest)) : null,
       stacked(`${t("ttft_of")} ${ms(total)}: ` + parts.map(([name, ns]) => `${t("part." + name)} ${ms(ns)}`).join(", "), parts.map(([name, ns]) => [t("part." + name), ns, ms(ns)])),
       table(t("ttft_table"), [t("colour"), t("part"), t("time"), t("share")], [...parts.map(([name, ns], k) => [h("span", { class: `key p${k % 8}`, "aria-hidden": "true" }), h("span", { "data-part": name }, t("part." + name)), { is: ms(ns), class: "n" }, { is: percent(ns / total), class: "n" }]),
-        { attributes: { class: "sum" }, cells: ["", t("sum"), { is: ms(sum), class: "n" }, { is: sum === total ? "= TTFT" : `≠ TTFT (${ms(total - sum)})`, class: "n" }] }], { class: "narrow ttft" })];
+        { attributes: { class: "sum" }, cells: ["", t("sum"), { is: ms(sum), class: "n" }, { is: sum === total ? `= ${t("ttft_of")}` : `≠ ${t("ttft_of")} (${ms(total - sum)})`, class: "n" }] }], { class: "narrow ttft" })];
   }
 
   lanes(trace, cursor, sequence) {

@@ -76,7 +76,7 @@ class Playground {
       const value = h("output", {}, show(this.options[name]));
       const input = h("input", { type: "range", min, max, step, value: this.options[name], "aria-label": name });
       input.addEventListener("input", () => { this.options[name] = Number(input.value); value.textContent = show(this.options[name]); });
-      return h("label", { class: "slider" }, h("span", {}, name), input, value);
+      return h("label", { class: "slider" }, h("span", {}, name), input, value, h("small", {}, t("help." + name)));
     };
     const models = h("select", { id: "model", "aria-label": t("model") }, this.models.map((one) => h("option", { value: one.id, selected: one.id === this.model }, one.id)));
     models.addEventListener("change", () => { this.model = models.value; this.ahead.close(); this.feed.startAnew(); this.feed.follow(); });
@@ -85,7 +85,7 @@ class Playground {
     const seed = h("input", { type: "number", id: "seed", min: 0, step: 1, value: this.seed ?? "", placeholder: t("seed_empty"), "aria-label": t("seed") });
     seed.addEventListener("input", () => { this.seed = seed.value === "" ? null : Number(seed.value); });
     return fold("settings", t("settings"), h("div", { class: "sliders" }, this.models.length > 1 ? h("label", {}, t("model"), " ", models) : null, this.mostLevel ? h("label", {}, t("trace_level"), " ", levels) : null,
-      slider("temperature", 0, 2, 0.05), slider("top_k", 0, 100, 1), slider("top_p", 0.05, 1, 0.01), slider("min_p", 0, 0.5, 0.01), slider("max_tokens", 1, 1000, 1), h("label", { class: "slider" }, h("span", {}, "seed"), seed)));
+      slider("temperature", 0, 2, 0.05), slider("top_k", 0, 100, 1), slider("top_p", 0.05, 1, 0.01), slider("min_p", 0, 0.5, 0.01), slider("max_tokens", 1, 1000, 1), h("label", { class: "slider" }, h("span", {}, "seed"), seed, h("small", {}, t("help.seed")))));
   }
 
   keyForm() {
@@ -260,7 +260,7 @@ class Playground {
     const own = finish && finish.ttft_parts ? finish.ttft_parts.prefill_own : ttft;
     // few tokens cost more each than many do: only a prompt of some length says what a token takes
     if (own && all - cached >= 16) this.perToken = own / (all - cached);
-    const parts = [ttft === null ? "" : `TTFT ${ms(ttft)}`, tpot ? `${show(1e9 / tpot, 3)} ${t("tokens")}/s` : "", turn.reason ? `${t("stopped")} ${TEXTS["reason." + turn.reason] ? t("reason." + turn.reason) : turn.reason}` : ""];
+    const parts = [ttft === null ? "" : `${t("ttft_of")} ${ms(ttft)}`, tpot ? `${show(1e9 / tpot, 3)} ${t("tokens")}/s` : "", turn.reason ? `${t("stopped")} ${TEXTS["reason." + turn.reason] ? t("reason." + turn.reason) : turn.reason}` : ""];
     if (cached) parts.push(`${this.perToken ? t("saved", { cached, all, time: ms(cached * this.perToken) }) : t("saved_unknown", { cached, all })} (${t("badge.derived")})`);
     turn.meta = parts.filter(Boolean).join(" · ");
     this.hint.textContent = t("fork_help");

@@ -37,7 +37,7 @@ function turnView(playground, turn) {
   else {
     const words = wordsOf(playground, turn);
     const box = h("div", { class: "words", dir: "auto" }, turn.prefix ? h("span", { class: "prefix" }, turn.prefix) : null,
-      words.length ? words.map((word, k) => wordView(playground, turn, word, k === 0)) : turn.text.slice((turn.prefix || "").length));
+      words.length ? words.flatMap((word, k) => wordView(playground, turn, word, k === 0)) : turn.text.slice((turn.prefix || "").length));
     if (!words.length && turn === playground.running && turn.text === turn.prefix) box.append(h("span", { class: "sub" }, t("waiting_for_first")));
     box.addEventListener("keydown", (event) => walk(event, box));
     item.append(box);
@@ -48,9 +48,10 @@ function turnView(playground, turn) {
 
 function wordView(playground, turn, word, isFirst) {
   const title = word.top.slice(0, 8).map((one) => `${percent(one.p)}  ${one.shown}${one.isChosen ? "  ◀" : ""}`).join("\n");
-  const button = h("button", { type: "button", class: `word ${word.p < 0.5 ? "unsure" : "sure"}${word.isEnd ? " end" : ""}`, title, tabindex: isFirst ? 0 : -1, "data-place": word.place }, word.isEnd ? word.shown : word.text);
+  const space = !word.isEnd && /^ (?=[^ \n])/.test(word.text) ? " " : ""; // beside the button, where a line may end
+  const button = h("button", { type: "button", class: `word ${word.p < 0.5 ? "unsure" : "sure"}${word.isEnd ? " end" : ""}`, title, tabindex: isFirst ? 0 : -1, "data-place": word.place }, word.isEnd ? word.shown : word.text.slice(space.length));
   button.addEventListener("click", () => playground.choose(turn, word, button));
-  return button;
+  return space ? [space, button] : [button];
 }
 
 /** One tab stop for an answer; arrow keys go from token to token. */
