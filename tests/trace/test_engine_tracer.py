@@ -16,11 +16,13 @@ from trace_checks import check_parts, of_type, valid, valid_event
 
 from pellucid.config import RopeConfig
 from pellucid.engine.llm_engine import LLMEngine
+from pellucid.engine.step_pace import LEAST_CHUNK
 from pellucid.errors import InvalidParameterError, TraceFileError
 from pellucid.glass.view import answers_of
 from pellucid.outputs import RequestOutput
 from pellucid.sampling.draw import draw_counter, uniform
 from pellucid.sampling_params import SamplingParams
+from pellucid.structured_outputs import StructuredOutputsParams
 from pellucid.trace.ring import TraceRing
 
 PARAMS = [
@@ -322,6 +324,61 @@ def test_a_header_has_the_level_of_its_requests() -> None:
     assert later.read()[0]["level"] == 2
 
 
+def test_a_waiting_request_is_told_at_once_and_again_when_it_runs() -> None:
+    engine = make_engine(max_num_seqs=1)
+    prompt = [ord(c) for c in "abcdefgh" * 6]
+    live = engine.tracer.reader({"b"})
+    for name in ("a", "b"):
+        engine.add_request(name, prompt, SamplingParams(max_tokens=2, ignore_eos=True), trace_level=1)
+    engine.step()
+    seen = live.read()
+    [queued] = of_type(seen, "request")
+    valid_event(queued)
+    assert (queued["req"], queued["queued"]) == ("b", True)
+    assert of_type(seen, "step")[0]["waiting"] == [{"req": "b", "reason": "max_num_seqs"}]
+    drain(engine)
+    seen += live.read()
+    [_, ran] = of_type(seen, "request")
+    assert "queued" not in ran
+    assert sum(token["cached"] for token in ran["tokens"]) == 32
+    assert [view.request for view in answers_of(seen)] == [ran]
+    assert of_type(engine.tracer.reader({"b"}).read(), "request") == [ran]
+
+
+def test_a_step_that_time_cuts_says_so() -> None:
+    engine = make_engine()
+    reader = engine.tracer.reader()
+    engine.add_request("stream", "abc", SamplingParams(max_tokens=3, ignore_eos=True), trace_level=1)
+    engine.step()
+    engine.scheduler.pace.max_step_ns = 1
+    engine.add_request("prompt", [97] * 60, SamplingParams(max_tokens=1), trace_level=1)
+    engine.step()
+    first, second = of_type(reader.read(), "step")
+    most = engine.args.max_num_batched_tokens
+    assert (first["token_budget"], first["limit"], first["max_tokens"]) == (most, "tokens", most)
+    assert [seq["n_tok"] for seq in second["seqs"]] == [1, LEAST_CHUNK]
+    assert (second["token_budget"], second["limit"], second["max_tokens"]) == (1 + LEAST_CHUNK, "time", most)
+    valid_event(second)
+
+
+@pytest.mark.parametrize(
+    ("settings", "structure", "proposers"),
+    [
+        ({"speculative_method": "ngram", "num_speculative_tokens": 4}, None, {"ngram"}),
+        ({"speculative_method": "auto"}, StructuredOutputsParams(choice=("forcedforcedforced",)), {"forced", "ngram"}),
+    ],
+)
+def test_a_draft_names_who_guessed(settings: dict[str, Any], structure: Any, proposers: set[str]) -> None:
+    engine = make_engine(**settings)
+    if engine.speculator.is_adaptive:
+        engine.speculator.costs.seconds = lambda num_rows: 1.0  # drafts always pay
+    reader = engine.tracer.reader()
+    params = SamplingParams(max_tokens=24, ignore_eos=structure is None, temperature=0, structured_outputs=structure)
+    engine.add_request("x", "abcabcabcabc", params, trace_level=1)
+    drain(engine)
+    assert {spec["proposer"] for spec in of_type(valid(reader.lines()), "spec")} == proposers
+
+
 def test_an_abort_is_told_with_its_blocks() -> None:
     engine = make_engine()
     reader = engine.tracer.reader()
@@ -428,6 +485,7 @@ def test_drafts_are_told() -> None:
     place = 0
     samples = of_type(events, "sample")
     for spec in specs:
+        assert spec["proposer"] == "draft_model"
         drawn = [s["id"] for s in samples if s["step"] == spec["step"]]
         assert drawn[: spec["accepted"]] == spec["draft"][: spec["accepted"]]
         assert spec["bonus_id"] == (drawn[spec["accepted"]] if len(drawn) > spec["accepted"] else -1)

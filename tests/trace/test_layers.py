@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from trace_checks import check_parts, of_type, valid
 
 from pellucid.config import EngineArgs
 from pellucid.engine.llm_engine import LLMEngine
-from pellucid.engine.tracing.layers import attention_weights, strongest
+from pellucid.engine.tracing import tracer
+from pellucid.engine.tracing.layers import attention_weights, layer_records, strongest
 from pellucid.kernels.backend import AttentionParams
 from pellucid.kernels.reference import ReferenceBackend
 from pellucid.kv_cache.storage import KVCacheStorage
@@ -103,6 +105,27 @@ def test_the_last_layers_lens_is_the_distribution_itself(
         assert event["lens"]["entropy"] == pytest.approx(raw["entropy"], abs=1e-4)
     with_lens = {e["i"] for e in of_type(events, "layer") if e["lens"] is not None}
     assert with_lens == {sample["i"] - 1 for sample in samples}
+
+
+def test_a_step_has_the_time_that_its_layers_took_to_be_told(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    took: dict[int, int] = {}
+
+    def timed(*args: Any) -> Any:
+        began = time.monotonic_ns()
+        records = layer_records(*args)
+        took[args[5]] = time.monotonic_ns() - began
+        return records
+
+    monkeypatch.setattr(tracer, "layer_records", timed)
+    engine = make(tiny_model)
+    reader = engine.tracer.reader()
+    engine.add_request("x", PROMPT, SamplingParams(max_tokens=4, seed=1, ignore_eos=True), trace_level=3)
+    drain(engine)
+    steps = of_type(valid(reader.lines()), "step")
+    assert [step["step"] for step in steps] == sorted(took) == [0, 1, 2, 3]
+    for step in steps:
+        assert step["ns"]["tracing"] >= took[step["step"]]
+        assert sum(step["ns"].values()) == step["t1_ns"] - step["t0_ns"]
 
 
 def test_parts_add_up_at_every_level(tiny_model: Path) -> None:

@@ -80,6 +80,8 @@ class SchedulerOutput:
     """Keys of requests whose tables are gone or changed, not yet forgotten by the runner, which empties this list."""
     admitted: list[Request]
     """Those that start with this step, or start again."""
+    is_cut: bool = False
+    """Whether prompts got fewer tokens than the token budget had, for lack of time."""
     may_draft: bool = True
     """False where prompts have taken what time streams leave: guesses would come on top of it."""
 
@@ -92,13 +94,15 @@ class SchedulerOutput:
 class _Room:
     """What is left of a step: tokens, and time for prompts."""
 
-    __slots__ = ("_has_prompt", "_is_background", "_is_streaming", "_pace", "time_ns", "tokens")
+    __slots__ = ("_has_prompt", "_is_background", "_is_streaming", "_pace", "is_cut", "time_ns", "tokens")
 
     def __init__(self, tokens: int, pace: StepPace) -> None:
         self.tokens = tokens
         self.time_ns = 0
         self._pace = pace
         self._is_streaming = self._has_prompt = self._is_background = False
+        self.is_cut = False
+        """Whether a prompt got fewer tokens than there were, for lack of time."""
 
     def begin_prompts(self, load: StepLoad, is_streaming: bool) -> None:
         """The answers of `load` are in the step; what follows is prompts."""
@@ -121,6 +125,7 @@ class _Room:
         if in_time < num_tokens:
             least = 0 if self._has_prompt else min(num_tokens, LEAST_CHUNK)
             num_tokens = max(in_time - in_time % LEAST_CHUNK, least)
+            self.is_cut = True
         return num_tokens
 
     @property
@@ -197,7 +202,8 @@ class Scheduler:
                 room.begin_background()
                 for request in background:
                     self._advance(step, room, request, room.chunk(request))
-        return SchedulerOutput(list(step.values()), self.released, admitted, may_draft=not room.is_spent)
+        entries = list(step.values())
+        return SchedulerOutput(entries, self.released, admitted, is_cut=room.is_cut, may_draft=not room.is_spent)
 
     def reserve(self, entry: ScheduledRequest, num_drafts: int) -> int:
         """Room in the block table for so many drafts after the entry's tokens; gives back for how many there is.

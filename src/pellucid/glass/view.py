@@ -98,7 +98,8 @@ def answers_of(events: Iterable[Event]) -> list[TraceView]:
     """
     listed = list(events)
     header = next((event for event in listed if event["type"] == "header"), None)
-    requests = [event for event in listed if event["type"] == "request"]
+    # one that was told while it waited is told again when it runs
+    requests = list({event["req"]: event for event in listed if event["type"] == "request"}.values())
     if header is None or not requests:
         if any(event["type"] == "dropped" or event.get("dropped") for event in listed):
             raise TraceFileError("the trace has no request in it: its beginning was lost before it was read")

@@ -65,6 +65,8 @@ class _Run:
 class DraftModelProposer:
     """Guesses with a model; see the module."""
 
+    name = "draft_model"
+
     TRIAL_TOKENS = 2
 
     def __init__(

@@ -24,6 +24,8 @@ class Draft:
 class Proposer(Protocol):
     """Guesses; remembers what it needs by request key until `forget`."""
 
+    name: str
+
     def propose(self, wanted: Sequence[tuple[ScheduledRequest, int]]) -> list[Draft]:
         """A draft of at most so many tokens for each entry, to follow all its known tokens. May be empty."""
         ...

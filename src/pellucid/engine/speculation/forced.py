@@ -26,6 +26,8 @@ class _Answer:
 class ForcedProposer:
     """Guesses that need no model and no earlier text; nothing for a request without a structure."""
 
+    name = "forced"
+
     def __init__(self) -> None:
         self._answers: dict[int, _Answer] = {}
 

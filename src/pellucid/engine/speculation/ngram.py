@@ -128,6 +128,8 @@ class NgramProposer:
     """Prompt lookup in each request's own prompt and output. Guesses cost nothing, so it learns from all of them,
     those that were not verified too: a request whose text begins to repeat is noticed at once."""
 
+    name = "ngram"
+
     def __init__(self) -> None:
         self._texts: dict[int, tuple[NgramIndex, Acceptance]] = {}
 

@@ -46,6 +46,8 @@ class Speculator:
         self.costs = StepCosts()
         self._drafts: dict[int, tuple[Proposer, Draft]] = {}
         """What was proposed for this step, by request key."""
+        self.proposers: dict[int, str] = {}
+        """Whose drafts are verified in this step, by request key."""
         self._paused: set[int] = set()
         """Requests that are not speculated on in the next step."""
 
@@ -56,6 +58,7 @@ class Speculator:
     def plan(self, step: SchedulerOutput, scheduler: Scheduler) -> None:
         """Put drafts into the step's entries, from what the token budget has left after all known tokens."""
         self._drafts.clear()
+        self.proposers = {}
         if self.draft_model is not None:
             for key in step.released:
                 self.draft_model.table_changed(key)
@@ -79,6 +82,8 @@ class Speculator:
             return
         for entry, draft, count in plan:
             entry.draft_token_ids = draft.token_ids[: scheduler.reserve(entry, count)]
+            if entry.draft_token_ids:
+                self.proposers[entry.request.key] = self._drafts[entry.request.key][0].name
 
     def learn(self, request: Request, drawn: Sequence[int], *, is_void: bool = False) -> None:
         """What was drawn for a request of this step; `is_void` when its step has to come again without drafts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
 from typing import Any
@@ -55,12 +55,16 @@ class RequestRecord(_OfOneRequest):
     template: str | None
     num_cached: int
     tokenizer: Any
+    is_queued: Callable[[], bool] | None = None
+    """Whether it still waits; None where it runs. One that waited is told by its later record alone."""
 
     @property
     def nbytes(self) -> int:
         return 8 * self.request.num_prompt_tokens + len(self.prompt or "")
 
     def events(self) -> Iterator[Event]:
+        if self.is_queued is not None and not self.is_queued():
+            return
         ids = self.request.prompt_token_ids
         rendered = self.prompt
         pieces = [self.tokenizer.token_bytes(token_id) for token_id in ids]
@@ -71,6 +75,7 @@ class RequestRecord(_OfOneRequest):
             "type": "request",
             "req": self.request.request_id,
             "level": self.level,
+            **({} if self.is_queued is None else {"queued": True}),
             "arrive_ns": self.arrive_ns,
             "template": self.template,
             "rendered": rendered,
@@ -148,7 +153,9 @@ class StepRecord:
 
     step: int
     times: StepTimes
-    token_budget: int
+    max_tokens: int
+    is_cut: bool
+    """Whether the time that a step may take left no room for more of the prompts."""
     seqs: Sequence[tuple[Request, int, int, int]]
     """(request, first position, rows, tokens its output had)."""
     waiting: Sequence[tuple[str, str]]
@@ -167,7 +174,9 @@ class StepRecord:
             "step": self.step,
             "t0_ns": times.begin,
             "t1_ns": times.end,
-            "token_budget": self.token_budget,
+            "token_budget": sum(n for _, _, n, _ in self.seqs) if self.is_cut else self.max_tokens,
+            "limit": "time" if self.is_cut else "tokens",
+            "max_tokens": self.max_tokens,
             "seqs": [{**_answer(request), "tok0": tok0, "n_tok": n} for request, tok0, n, _ in self.seqs],
             "ns": {
                 "sched": times.scheduled - times.begin,

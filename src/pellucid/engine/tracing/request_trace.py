@@ -67,7 +67,7 @@ class RequestTrace:
     traced_before_ns: int = 0
     """What the tracer had taken in all when it was queued."""
     is_told: bool = False
-    """Whether its request event is out."""
+    """Whether its request event is out, as it ran."""
     first_step_ns: int | None = None
     accounted_until_ns: int = 0
     ttft_ns: int | None = None

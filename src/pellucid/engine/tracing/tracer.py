@@ -166,6 +166,7 @@ class EngineTracer:
         self._num_layered += level >= LAYERS
         for request in requests:
             self._sequences[id(request.output_token_ids)] = (trace, request)
+        self._append_request(trace, lambda: not trace.is_told)
         self._install()
         return [TracedAnswer(request, self._engine.tokenizer, trace, self) for request in requests]
 
@@ -300,8 +301,8 @@ class EngineTracer:
         if self._opening:
             self._account(step, seqs)
         if seqs:
-            budget = self._engine.args.max_num_batched_tokens
-            self.ring.append(StepRecord(number, self.times, budget, seqs, waiting), 64 * len(seqs))
+            most = self._engine.args.max_num_batched_tokens
+            self.ring.append(StepRecord(number, self.times, most, step.is_cut, seqs, waiting), 64 * len(seqs))
         if self._engine.speculator is not None:
             for entry, (request, _, _, before) in zip(step.scheduled, seqs, strict=True):
                 if entry.draft_token_ids and id(request.output_token_ids) in self._sequences:
@@ -336,7 +337,7 @@ class EngineTracer:
             return
         draft = list(entry.draft_token_ids)
         accepted = num_right(draft, drawn)
-        proposer = self._engine.args.speculative_method
+        proposer = self._engine.speculator.proposers[entry.request.key]
         bonus = drawn[accepted] if accepted < len(drawn) else -1
         record = SpecRecord(entry.request, number, proposer, draft, accepted, bonus)
         self.ring.append(record, record.nbytes)
@@ -353,19 +354,17 @@ class EngineTracer:
     def _tell_request(self, trace: RequestTrace, is_in_step: bool) -> None:
         if trace.is_told or not is_in_step:
             return
+        self._append_request(trace)
         trace.is_told = True
-        first = trace.requests[0]
-        record = RequestRecord(
-            first,
-            trace.level,
-            trace.arrive_ns,
-            trace.prompt,
-            trace.template,
-            first.num_cached_tokens or 0,
-            self._engine.tokenizer,
-        )
-        self.ring.append(record, record.nbytes)
         self._tell_memory()
+
+    def _append_request(self, trace: RequestTrace, is_queued: Callable[[], bool] | None = None) -> None:
+        first = trace.requests[0]
+        cached = first.num_cached_tokens or 0
+        tokenizer = self._engine.tokenizer
+        whose = (first, trace.level, trace.arrive_ns, trace.prompt, trace.template)
+        record = RequestRecord(*whose, cached, tokenizer, is_queued)
+        self.ring.append(record, record.nbytes)
 
     def _tell_memory(self) -> None:
         engine = self._engine
