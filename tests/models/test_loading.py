@@ -137,6 +137,14 @@ def test_tied_models_of_one_seed_have_the_same_body(tmp_path: Path) -> None:
         ({"llama.block_count": 3}, ["blk.2.attn_norm.weight", "missing"]),
         ({"llama.block_count": 1}, ["blk.1.", "unknown"]),
         ({"llama.attention.head_count_kv": 3}, ["4 heads", "3 KV heads"]),
+        (
+            {"llama.attention.head_count": 1000, "llama.attention.head_count_kv": 1000},
+            ["llama.embedding_length is 64, which llama.attention.head_count 1000 does not divide", "key_length says"],
+        ),
+        (
+            {"llama.attention.head_count": 5, "llama.attention.head_count_kv": 5},
+            ["llama.embedding_length is 64, which llama.attention.head_count 5 does not divide"],
+        ),
         ({"llama.embedding_length": 128}, ["token_embd.weight", "(96, 64)"]),
         ({"llama.attention.layer_norm_rms_epsilon": -1.0}, ["layer_norm_rms_epsilon", "-1.0"]),
         ({"llama.rope.dimension_count": 7}, ["rope.dimension_count", "7"]),

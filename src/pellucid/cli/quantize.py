@@ -30,7 +30,7 @@ def quantize(
     from pellucid.models.quantization import block_type_of
     from pellucid.models.quantized_file import quantize_file
 
-    block_type_of(kind)
+    block_type_of(kind, "type")
     path = resolve(model, progress=console.progress())
     counts = quantize_file(path, out, kind)  # type: ignore[arg-type]
     if not quiet:

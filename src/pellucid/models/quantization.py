@@ -35,12 +35,11 @@ _CHUNK = 1 << 20
 """Numbers quantised at a time."""
 
 
-def block_type_of(quantization: str) -> BlockType:
-    """Raises `InvalidParameterError` for a name that is none of `QUANTIZATIONS`."""
+def block_type_of(quantization: str, field: str = "quantization") -> BlockType:
+    """Raises `InvalidParameterError`, naming the field, for a name that is none of `QUANTIZATIONS`."""
     if quantization not in QUANTIZATIONS:
         raise InvalidParameterError(
-            "quantization",
-            f"quantization is {shown(quantization)}, but must be one of {', '.join(QUANTIZATIONS)}",
+            field, f"{field} is {shown(quantization)}, but must be one of {', '.join(QUANTIZATIONS)}"
         )
     return BLOCK_TYPES_BY_NAME[quantization.upper()]
 

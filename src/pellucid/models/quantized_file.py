@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pellucid.config import Quantization
-from pellucid.errors import InvalidParameterError
+from pellucid.errors import InvalidParameterError, ModelFileError
 from pellucid.formats.block_types import BlockType
+from pellucid.formats.gguf_split import part_paths
 from pellucid.formats.gguf_writer import TensorData, write_gguf
 from pellucid.models.architectures.base import TensorNames
 from pellucid.models.folder_tensors import FolderTensors, PlannedTensor
@@ -38,9 +42,8 @@ def quantize_file(path: str | Path, out: str | Path, quantization: Quantization)
     where it is the file that is read.
     """
     block_type_of(quantization)
-    where, target = Path(path), Path(out)
-    if target.suffix.lower() != ".gguf" or (target.exists() and os.path.samefile(where, target)):
-        raise InvalidParameterError("out", f"out is {target}, but must be another file that ends in .gguf")
+    where = Path(path)
+    target = _target(where, Path(out))
     with open_model(where) as files:
         if where.is_dir():
             metadata, planned, names = _of_folder(files)
@@ -56,8 +59,39 @@ def quantize_file(path: str | Path, out: str | Path, quantization: Quantization)
             kind = quantizer.type_of(tensor.name.removesuffix(".weight"), tensor.outline())
             counts[kind.name] = counts.get(kind.name, 0) + 1
             tensors[tensor.name] = (tensor.shape, kind, _pieces(tensor, kind))
+        _check_space(target, sum(kind.nbytes(shape) for shape, kind, _ in tensors.values()))
         write_gguf(target, metadata, tensors)
     return counts
+
+
+def _target(where: Path, out: Path) -> Path:
+    """The file that `out` names, through links. Refused before any work: what could not be written at its end, and
+    what is read."""
+    wrong = InvalidParameterError("out", f"out is {out}, but must be another file that ends in .gguf")
+    if out.suffix.lower() != ".gguf":
+        raise wrong
+    try:
+        target = out.resolve()
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if not target.exists():
+            return target
+        if not target.is_file():
+            raise InvalidParameterError("out", f"out is {out}, which is there already and is no file")
+        read = [part for part in part_paths(where) if part.exists()]
+        if any(os.path.samefile(part, target) for part in read):
+            raise wrong
+    except (OSError, RuntimeError) as error:  # Path.resolve's own error for links in a circle
+        reason = error.strerror if isinstance(error, OSError) else os.strerror(errno.ELOOP)
+        raise ModelFileError(f"{out} cannot be written: {reason}") from None
+    return target
+
+
+def _check_space(target: Path, needed: int) -> None:
+    with suppress(OSError):  # write_gguf names what is wrong with the folder
+        free = shutil.disk_usage(target.parent).free
+        if free < needed:
+            raise ModelFileError(f"{target} cannot be written: it takes {needed} bytes, but {free} are free there")
 
 
 def _of_folder(files: ModelFiles) -> tuple[dict[str, Any], list[PlannedTensor], TensorNames]:

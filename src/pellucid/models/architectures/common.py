@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pellucid.config import Activation, ExpertsConfig, ModelConfig, RopeConfig, RopeScaling
 from pellucid.errors import shown
-from pellucid.models.architectures.keys import JSONConfig, Metadata
+from pellucid.models.architectures.keys import JSONConfig, Keys, Metadata
 from pellucid.pooling_params import Pooling
 
 _HF_ACTIVATIONS: dict[str, Activation] = {
@@ -34,7 +34,9 @@ def gguf_config(
     """
     heads = metadata.integer("attention.head_count", high=1024)
     hidden = metadata.integer("embedding_length")
-    head_dim = metadata.integer("attention.key_length", default=head_dim or hidden // heads, high=1024)
+    if head_dim is None and not metadata.has("attention.key_length"):
+        head_dim = _head_size(metadata, "embedding_length", "attention.head_count", "attention.key_length")
+    head_dim = metadata.integer("attention.key_length", default=head_dim, high=1024)
     norm = "attention.layer_norm_epsilon" if switches.get("norm") == "layer" else "attention.layer_norm_rms_epsilon"
     common: dict[str, Any] = {
         "architecture": metadata.architecture,
@@ -58,6 +60,17 @@ def gguf_config(
             scaling=gguf_rope_scaling(metadata),
         )
     return ModelConfig(**(common | switches))
+
+
+def _head_size(keys: Keys, hidden_key: str, heads_key: str, size_key: str) -> int:
+    """Numbers of a head where the file does not say: an equal share."""
+    hidden, heads = keys.integer(hidden_key), keys.integer(heads_key, high=1024)
+    if hidden % heads:
+        raise keys.refuse(
+            f"{keys.full(hidden_key)} is {hidden}, which {keys.full(heads_key)} {heads} does not divide, and no "
+            f"{keys.full(size_key)} says how large a head is"
+        )
+    return hidden // heads
 
 
 _POOLINGS: dict[int, Pooling] = {1: "mean", 2: "cls", 3: "last"}
@@ -112,7 +125,10 @@ def hf_config(
     """
     heads = config.integer(heads_key, high=1024)
     hidden = config.integer(hidden_key)
-    head_dim = config.integer("head_dim", default=hidden // heads, high=1024)
+    head_dim = switches.get("head_dim")
+    if head_dim is None and not config.has("head_dim"):
+        head_dim = _head_size(config, hidden_key, heads_key, "head_dim")
+    head_dim = config.integer("head_dim", default=head_dim, high=1024)
     norm = "layer_norm_eps" if switches.get("norm") == "layer" else "rms_norm_eps"
     common: dict[str, Any] = {
         "architecture": config.text("model_type"),

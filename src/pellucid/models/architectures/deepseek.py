@@ -55,7 +55,7 @@ def _gguf(metadata: Metadata) -> ModelConfig:
         shared_intermediate_size=inner * metadata.integer("expert_shared_count", default=0, low=0, high=1024),
         dense_layers=tuple(layer < first for layer in range(layers)),
     )
-    common = gguf_config(metadata, latent=latent, experts=experts)
+    common = gguf_config(metadata, head_dim=rope_dim + rank, latent=latent, experts=experts)
     scaling, factor = common.rope.scaling, 1.0
     if scaling is not None and scaling.kind == "yarn":
         # The multiplier stands for both of DeepSeek's: they cancel on the angles and square on the scores.
@@ -87,6 +87,7 @@ def _hf(config: JSONConfig, **routing: Any) -> ModelConfig:
     groups = config.integer("n_group", default=1, high=count)
     common = hf_config(
         config,
+        head_dim=latent.rope_dim + latent.rank,
         rope=hf_rope(config, latent.rope_dim, 10000.0),
         attention_scale=(latent.nope_dim + latent.rope_dim) ** -0.5 * _score_factor(config),
         latent=latent,
@@ -105,7 +106,7 @@ def _hf(config: JSONConfig, **routing: Any) -> ModelConfig:
         tie_word_embeddings=tied(config, False),
     )
     # The cache holds one key [rotated part; latent] for all heads.
-    return dataclasses.replace(common, num_kv_heads=1, head_dim=latent.rope_dim + latent.rank)
+    return dataclasses.replace(common, num_kv_heads=1)
 
 
 def _score_factor(config: JSONConfig) -> float:
