@@ -15,6 +15,7 @@ import pytest
 from http_server import RunningServer, mock_engine
 
 from pellucid.server.settings import ServerSettings
+from pellucid.server.traces import _Names
 
 
 def _checks() -> ModuleType:
@@ -190,3 +191,17 @@ def test_a_foreign_name_reads_no_traces(
     assert answer.status_code == status or (status is None and answer.status_code in (400, 404))
     if status == 403:
         assert answer.json()["error"]["code"] == "foreign_origin"
+
+
+def test_a_page_sees_that_its_own_blocks_went_and_nothing_of_others() -> None:
+    own, other = {"mine": None}, "theirs"
+    names = _Names(own)
+
+    def block(op: str, req: str | None, name: str) -> dict[str, Any]:
+        return names.hide({"type": "kv", "op": op, "req": req, "hash": name, "parent": None})
+
+    assert block("cache", "mine", "a")["hash"] == "a"
+    assert block("cache", other, "b")["hash"] is None
+    assert block("hit", other, "a") == {"type": "kv", "op": "hit", "req": "other-1", "hash": None, "parent": None}
+    assert block("evict", None, "a")["hash"] == "a"
+    assert block("evict", None, "b")["hash"] is None

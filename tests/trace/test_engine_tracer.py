@@ -379,6 +379,70 @@ def test_a_draft_names_who_guessed(settings: dict[str, Any], structure: Any, pro
     assert {spec["proposer"] for spec in of_type(valid(reader.lines()), "spec")} == proposers
 
 
+def test_blocks_in_use_when_tracing_begins_are_told() -> None:
+    engine = make_engine()
+    prompt = [ord(c) for c in "abcdefgh" * 6]
+    engine.add_request("quiet", prompt, SamplingParams(max_tokens=20, ignore_eos=True))
+    engine.step()
+    used = engine.stats.kv_blocks_used
+    engine.add_request("x", prompt, SamplingParams(max_tokens=2, ignore_eos=True), trace_level=1)
+    engine.step()
+    events = engine.tracer.reader({"x"}).read()
+    held = of_type(events, "kv", op="held", req="quiet")
+    assert len(held) == used == len({event["block"] for event in held})
+    for event in held:
+        valid_event(event)
+    hits = of_type(events, "kv", op="hit", req="x")
+    assert {(e["block"], e["hash"], e["parent"]) for e in hits} < {(e["block"], e["hash"], e["parent"]) for e in held}
+    owned: set[int] = set()
+    for event in of_type(events, "kv"):
+        if event["op"] in ("held", "hit", "alloc", "share"):
+            owned.add(event["block"])
+        elif event["op"] == "free" and event["ref"] == 0:
+            owned.discard(event["block"])
+    assert len(owned) == engine.stats.kv_blocks_used
+    assert of_type(events, "mem")[-1]["kv_used_bytes"] == len(owned) * (
+        engine.storage.nbytes // engine.kv.pool.num_blocks
+    )
+    drain(engine)
+
+
+def test_what_is_evicted_or_preempted_has_the_hash_that_it_was_kept_under() -> None:
+    engine = make_engine(num_blocks=17, max_num_batched_tokens=24)
+    for i in range(2):  # cached before anything is traced
+        engine.add_request(f"before {i}", [97 + i] * 70, SamplingParams(max_tokens=2, ignore_eos=True))
+        drain(engine)
+    for i in range(4):
+        engine.add_request(f"{i}", [99 + i] * 40, SamplingParams(max_tokens=60, ignore_eos=True), trace_level=1)
+    drain(engine)
+    kept: dict[int, str] = {}
+    seen: Counter[str] = Counter()
+    for event in of_type(valid(engine.tracer.reader().lines()), "kv"):
+        if event["op"] == "cache":
+            kept[event["block"]] = event["hash"]
+        elif event["op"] == "evict":
+            assert event["hash"] == kept.pop(event["block"], event["hash"])
+            assert event["hash"] is not None
+        elif event["op"] == "preempt":
+            assert event["hash"] == kept.get(event["block"])
+        seen[event["op"]] += 1
+    assert seen["evict"] > 4
+    assert seen["preempt"] > 0
+
+
+def test_memory_is_told_when_the_use_of_the_cache_changes() -> None:
+    engine = make_engine()
+    reader = engine.tracer.reader()
+    engine.add_request("x", "abc", SamplingParams(max_tokens=40, ignore_eos=True), trace_level=1)
+    used = []
+    while engine.has_unfinished_requests():
+        engine.step()
+        used += [event["kv_used_bytes"] for event in of_type(reader.read(), "mem")]
+    size = engine.storage.nbytes // engine.kv.pool.num_blocks
+    assert [one // size for one in dict.fromkeys(used)] == [1, 2, 3, 0]
+    assert len(used) <= 5
+
+
 def test_an_abort_is_told_with_its_blocks() -> None:
     engine = make_engine()
     reader = engine.tracer.reader()

@@ -93,6 +93,10 @@ class KVCacheManager:
         """The sequence's blocks in order. The list is the manager's own: read it, do not keep or change it."""
         return self._tables[key]
 
+    def tables(self) -> dict[int, list[int]]:
+        """The block tables of all sequences, by key; copies."""
+        return {key: list(table) for key, table in self._tables.items()}
+
     def start(self, key: int, blocks: list[int]) -> None:
         """Begin the table of a sequence, which has none, with cached blocks that `cache.match` has just found."""
         if self._tables.get(key):
@@ -178,6 +182,8 @@ class KVCacheManager:
                 table[index] = kept
                 self.pool.free((own,))
                 changed = True
+                if self.watcher is not None:
+                    self.watcher.on_block("free", key, index, own, size)
             if self.watcher is not None:
                 self.watcher.on_block("cache" if kept == own else "share", key, index, kept, size)
         return changed

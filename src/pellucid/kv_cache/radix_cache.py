@@ -34,8 +34,8 @@ class CachedBlock(NamedTuple):
     token_ids: tuple[int, ...]
 
 
-class _Node:
-    """One cached block."""
+class CachedNode:
+    """One cached block. Ids, parent and key never change."""
 
     __slots__ = ("children", "key", "last_used", "owner", "parent", "token_ids")
 
@@ -56,7 +56,7 @@ class RadixCache:
     def __init__(self, pool: BlockPool, block_size: int = 16) -> None:
         self.block_size = block_size
         self._pool = pool
-        self._nodes: dict[int, _Node] = {}
+        self._nodes: dict[int, CachedNode] = {}
         self._roots: dict[CacheKey, _Children] = {}
         self._num_evictable = 0
         self.num_evicted = 0
@@ -71,6 +71,14 @@ class RadixCache:
 
     def __contains__(self, block: int) -> bool:
         return block in self._nodes
+
+    def blocks(self) -> dict[int, CachedNode]:
+        """What each cached block holds; a copy."""
+        return dict(self._nodes)
+
+    def block(self, block: int) -> CachedNode | None:
+        """What a block holds; None where it is not cached."""
+        return self._nodes.get(block)
 
     @property
     def num_evictable(self) -> int:
@@ -117,7 +125,7 @@ class RadixCache:
             self.acquire((known,))
             return known
         children[ids] = block
-        self._nodes[block] = _Node(key, parent, ids, owner)
+        self._nodes[block] = CachedNode(key, parent, ids, owner)
         self._pool.share((block,))
         return block
 
@@ -222,7 +230,7 @@ class RadixCache:
             node is not None and node.last_used == last_used and not node.children and self._pool.ref_count(block) == 1
         )
 
-    def _push_leaf(self, block: int, node: _Node) -> None:
+    def _push_leaf(self, block: int, node: CachedNode) -> None:
         if len(self._leaves) > 2 * len(self._nodes) + 64:  # mostly out of date: a prefix that is used again and again
             self._leaves = [entry for entry in set(self._leaves) if self._is_evictable_leaf(*entry)]
             heapq.heapify(self._leaves)

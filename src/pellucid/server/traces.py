@@ -39,6 +39,8 @@ RECORDS_AT_ONCE = 256
 HEARTBEAT_SECONDS = 15.0
 """A comment is written when nothing has happened for so long: a client that is gone is noticed."""
 MAX_STREAMS = 32
+MAX_HASHES = 1 << 16
+"""Blocks of own requests that a stream remembers."""
 NDJSON = "application/x-ndjson"
 
 
@@ -146,6 +148,8 @@ class _Names:
     def __init__(self, own: Collection[str] | None) -> None:
         self._own = own
         self._others: dict[str, str] = {}
+        self._hashes: set[str] = set()
+        """Of blocks that own requests had."""
 
     def hide(self, event: Event) -> Event:
         if self._own is None:
@@ -157,10 +161,20 @@ class _Names:
             seqs = [{**seq, "req": self._shown(seq["req"])} for seq in event["seqs"]]
             waiting = [{**one, "req": self._shown(one["req"])} for one in event["waiting"]]
             return {**event, "seqs": seqs, "waiting": waiting}
-        if kind == "kv" and event["req"] not in self._own:
-            name = None if event["req"] is None else self._shown(event["req"])
-            return {**event, "req": name, "hash": None, "parent": None}
+        if kind == "kv":
+            return self._block(event, self._own)
         return event
+
+    def _block(self, event: Event, own: Collection[str]) -> Event:
+        """What is in others' blocks is not told; that one which was an own request's is evicted, is."""
+        if event["req"] in own:
+            if event["hash"] is not None and len(self._hashes) < MAX_HASHES:
+                self._hashes.add(event["hash"])
+            return event
+        if event["req"] is None and event["hash"] in self._hashes:
+            return event
+        name = None if event["req"] is None else self._shown(event["req"])
+        return {**event, "req": name, "hash": None, "parent": None}
 
     def _shown(self, name: str) -> str:
         if self._own is None or name in self._own:

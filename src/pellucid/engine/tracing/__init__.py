@@ -6,5 +6,6 @@
 - `layers.py`: level 3: norms of every row, attention weights and logit lens of chosen ones.
 - `request_trace.py`: one traced request: its level, its times, the parts of its TTFT.
 - `records.py`: what goes into the ring; events are made of it by whoever reads.
+- `blocks.py`: what happens to KV blocks, and the names of what is in them. `memory.py`: the process's memory.
 - `header.py`: the first event: model, tokenizer, engine.
 """

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -340,74 +339,6 @@ class FinishRecord(_OfOneRequest):
             "itl_ns": between,
             "ttft_parts": self.ttft_parts,
         }
-
-
-class BlockHashes:
-    """Hashes of the full blocks of one sequence: each of its tokens and the hash before it, 16 hexadecimal digits."""
-
-    __slots__ = ("_known", "_request", "_size")
-
-    def __init__(self, request: Request, block_size: int) -> None:
-        self._request = request
-        self._size = block_size
-        self._known: list[str] = []
-
-    def of(self, index: int) -> str | None:
-        """Of block `index`; None before the first, or where the tokens are not all known."""
-        known = list(self._known)
-        while len(known) <= index:
-            ids = self._request.tokens_between(len(known) * self._size, (len(known) + 1) * self._size)
-            if len(ids) < self._size:
-                return None
-            before = known[-1] if known else ""
-            known.append(hashlib.sha256(before.encode() + np.asarray(ids, dtype="<i4").tobytes()).hexdigest()[:16])
-        self._known = known
-        return known[index] if index >= 0 else None
-
-
-@dataclass(slots=True, eq=False)
-class KvOperation:
-    """What happened to one block."""
-
-    t_ns: int
-    op: str
-    key: int | None
-    index: int
-    """Which of the sequence's blocks it is; −1 where that is not known."""
-    block: int
-    ref: int
-    num_tokens: int
-    request: Request | None = None
-    hashes: BlockHashes | None = None
-
-
-@dataclass(slots=True, eq=False)
-class KvRecord:
-    """What happened to KV blocks since the last record."""
-
-    operations: list[KvOperation]
-    block_size: int
-    request_ids: Collection[str] | None = field(default=None)
-
-    @property
-    def nbytes(self) -> int:
-        return 128 * len(self.operations)
-
-    def events(self) -> Iterator[Event]:
-        for one in self.operations:
-            is_full = one.op in ("hit", "share", "cache") and one.hashes is not None
-            yield {
-                "type": "kv",
-                "t_ns": one.t_ns,
-                "op": one.op,
-                "block": one.block,
-                "hash": one.hashes.of(one.index) if is_full and one.hashes else None,
-                "parent": one.hashes.of(one.index - 1) if is_full and one.hashes and one.index > 0 else None,
-                "req": None if one.request is None else one.request.request_id,
-                "ref": one.ref,
-                "tok0": one.index * self.block_size if one.index >= 0 else None,
-                "n": one.num_tokens,
-            }
 
 
 @dataclass(slots=True, eq=False)

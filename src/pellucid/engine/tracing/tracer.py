@@ -5,11 +5,9 @@ An engine without traced requests does not know it: `LLMEngine.step` looks once 
 
 from __future__ import annotations
 
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from pellucid.config import EngineArgs, ModelConfig
@@ -17,16 +15,14 @@ from pellucid.engine.model_runner import ModelRunner
 from pellucid.engine.output_processor import Answer
 from pellucid.engine.scheduler import ScheduledRequest, Scheduler, SchedulerOutput
 from pellucid.engine.speculation.drafts import num_right
+from pellucid.engine.tracing.blocks import BlockHashes, CachedPaths, HeldRecord, HeldTable, KvOperation, KvRecord
 from pellucid.engine.tracing.header import header_of
 from pellucid.engine.tracing.layers import LayerProbe, WatchedRows, layer_records
+from pellucid.engine.tracing.memory import Memory
 from pellucid.engine.tracing.records import (
-    BlockHashes,
     EmitRecord,
     FinishRecord,
-    KvOperation,
-    KvRecord,
     LayerRecord,
-    MemRecord,
     RequestRecord,
     SampleRecord,
     SpecRecord,
@@ -93,6 +89,8 @@ class EngineTracer:
         self._requests: dict[int, Request] = {}
         """Sequences whose blocks were told of, by key."""
         self._hashes: dict[int, BlockHashes] = {}
+        self._paths: CachedPaths | None = None
+        self._memory = Memory(engine)
         self._model: TracedModel | None = None
         self._sampler: TracedSampler | None = None
         self._header: Event | None = None
@@ -168,6 +166,7 @@ class EngineTracer:
             self._sequences[id(request.output_token_ids)] = (trace, request)
         self._append_request(trace, lambda: not trace.is_told)
         self._install()
+        self._tell_held(name)
         return [TracedAnswer(request, self._engine.tokenizer, trace, self) for request in requests]
 
     def step(
@@ -240,7 +239,15 @@ class EngineTracer:
     def on_block(self, op: str, key: int | None, index: int, block: int, num_tokens: int) -> None:
         """See `KVWatcher`."""
         reference = self._engine.kv.pool.ref_count(block)
-        self._blocks.append(KvOperation(time.monotonic_ns(), op, key, index, block, reference, num_tokens))
+        told = KvOperation(time.monotonic_ns(), op, key, index, block, reference, num_tokens)
+        if self._paths is not None:
+            if op == "cache":
+                self._paths.cached(block)
+            elif op == "preempt":
+                told.path = self._paths.of(block)
+            elif op == "evict":
+                told.path = self._paths.evicted(block)
+        self._blocks.append(told)
 
     # Within
 
@@ -252,13 +259,14 @@ class EngineTracer:
         self._model, self._sampler = TracedModel(runner.model, self), TracedSampler(runner.sampler, self)
         runner.model, runner.sampler = self._model, self._sampler
         engine.kv.watcher = self
+        self._paths = CachedPaths(engine.kv.cache)
 
     def _uninstall(self) -> None:
         runner, kv = self._engine.runner, self._engine.kv
         if self._model is not None and self._sampler is not None:
             runner.model, runner.sampler = self._model.model, self._sampler.sampler
         self._model = self._sampler = None
-        kv.watcher = None
+        kv.watcher = self._paths = None
         self._requests.clear()
         self._hashes.clear()
         self._on_idle()
@@ -294,6 +302,7 @@ class EngineTracer:
             self._tell_requests(seqs)
         if self._blocks:
             self._flush_blocks(seqs)
+            self._tell_memory(always=False)
         if self._sampler is not None:
             self._sampler.settle()
         layers = self._layers(number, seqs)  # the lens overwrites the logits
@@ -356,7 +365,7 @@ class EngineTracer:
             return
         self._append_request(trace)
         trace.is_told = True
-        self._tell_memory()
+        self._tell_memory(always=True)
 
     def _append_request(self, trace: RequestTrace, is_queued: Callable[[], bool] | None = None) -> None:
         first = trace.requests[0]
@@ -366,21 +375,10 @@ class EngineTracer:
         record = RequestRecord(*whose, cached, tokenizer, is_queued)
         self.ring.append(record, record.nbytes)
 
-    def _tell_memory(self) -> None:
-        engine = self._engine
-        pool, storage = engine.kv.pool, engine.storage
-        used = (pool.num_blocks - engine.kv.num_available) * (storage.nbytes // pool.num_blocks)
-        model = engine.model
-        self.ring.append(
-            MemRecord(
-                t_ns=time.monotonic_ns(),
-                weights_bytes=getattr(model, "weight_bytes", 0),
-                kv_reserved_bytes=storage.nbytes,
-                kv_used_bytes=used,
-                activations_bytes=getattr(model, "activation_bytes", 0),
-                rss_bytes=_resident_bytes(),
-            )
-        )
+    def _tell_memory(self, *, always: bool) -> None:
+        record = self._memory.record(always=always)
+        if record is not None:
+            self.ring.append(record)
 
     def _layers(self, number: int, seqs: Seqs) -> list[LayerRecord]:
         later = None if self._model is None else self._model.probe
@@ -410,6 +408,22 @@ class EngineTracer:
                 one.request = holder
                 one.hashes = self._hashes.setdefault(one.key, BlockHashes(holder, size))
         record = KvRecord(operations, size)
+        self.ring.append(record, record.nbytes)
+
+    def _tell_held(self, name: str) -> None:
+        """What is in use when the tracing of a request begins, whoever has it."""
+        kv, scheduler, paths = self._engine.kv, self._engine.scheduler, self._paths
+        tables = kv.tables()
+        if not tables or paths is None:
+            return
+        self._flush_blocks()
+        holders = {request.key: request for request in (*scheduler.running, *scheduler.waiting)}
+        held = []
+        for key, blocks in tables.items():
+            request, refs = holders.get(key), [kv.pool.ref_count(block) for block in blocks]
+            count = 0 if request is None else request.num_computed_tokens
+            held.append(HeldTable(request, count, blocks, refs, [paths.of(block) for block in blocks]))
+        record = HeldRecord(time.monotonic_ns(), held, kv.block_size, (name,))
         self.ring.append(record, record.nbytes)
 
     def _note_delay(self) -> None:
@@ -445,7 +459,7 @@ class EngineTracer:
                 self._traces.pop(trace.request_id, None)
                 self._num_layered -= trace.level >= LAYERS
                 self._opening = [other for other in self._opening if other is not trace]
-                self._tell_memory()
+                self._tell_memory(always=True)
         if ended and not self._traces:
             self._uninstall()
 
@@ -483,12 +497,3 @@ class _Later:
             began = time.monotonic_ns()
             self.probe.record(name, tensor)
             self._tracer.times.probe += time.monotonic_ns() - began
-
-
-def _resident_bytes() -> int:
-    """Memory of the process that is in the machine's; 0 where the system does not say."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
