@@ -46,6 +46,20 @@ def test_any_width_and_hostile_tokens(width: int, options: dict[str, Any]) -> No
             assert words in text
 
 
+def test_a_row_without_attention_says_which_rows_have_it() -> None:
+    events = sample_trace()
+    for event in events:
+        if event["type"] == "request":
+            last = event["tokens"][-1]
+            event["tokens"] += [{**last, "i": i, "pos": i} for i in range(len(event["tokens"]), 50)]
+        if event["type"] == "layer" and event["i"] == 5:
+            event["attn"] = None
+    text = shown(events, 200, token=5, layer=3)
+    assert "No attention of this row: it is kept for the last 32 rows of a prompt (here from 18 on)" in text
+    assert "strongest keys, with weights" not in text
+    assert "strongest keys, with weights" in shown(events, 200, token=6, layer=3)
+
+
 def test_every_section_with_its_numbers() -> None:
     text = shown(sample_trace(), 120)
     first = answers_of(sample_trace())[0]

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from pellucid.glass.explain.drawing import ACCENT, CHOSEN, SOFT, bar, heading, heat, percent, plain, squeezed
 from pellucid.glass.view import TraceView
+from pellucid.trace.events import ATTENTION_PROMPT_ROWS
 from pellucid.trace.jsonl import number
 
 SHOWN_KEYS = 8
@@ -37,6 +38,9 @@ def layer_section(view: TraceView, width: int, row: int, layer: int | None) -> I
     if any(event["attn"] for event in events):
         yield Text()
         yield from _attention(view, events, width)
+    else:
+        yield Text()
+        yield Text(_no_attention(view, row), SOFT)
     if layer is not None:
         yield from _one_layer(view, events, layer)
 
@@ -133,6 +137,16 @@ def _beyond_first(head: Any) -> Iterator[tuple[int, float]]:
             return
 
 
+def _no_attention(view: TraceView, row: int) -> str:
+    if row >= view.num_prompt - ATTENTION_PROMPT_ROWS:
+        return "The trace has no attention of this row."
+    first = view.num_prompt - ATTENTION_PROMPT_ROWS
+    return (
+        f"No attention of this row: it is kept for the last {ATTENTION_PROMPT_ROWS} rows of a prompt "
+        f"(here from {first} on) and for every generated one; --token with one of those shows it."
+    )
+
+
 def _one_layer(view: TraceView, events: list[Any], layer: int) -> Iterator[RenderableType]:
     event = next((event for event in events if event["layer"] == layer), None)
     if event is None:
@@ -140,17 +154,22 @@ def _one_layer(view: TraceView, events: list[Any], layer: int) -> Iterator[Rende
         return
     yield Text()
     yield Text.assemble((f"Layer {layer}", ACCENT), (f"  largest number {number(event['absmax']):.4g}", SOFT))
+    if event["attn"]:
+        yield Padding(_heads(view, event["attn"]), (0, 0, 0, 2))
+    if event["moe"]:
+        chosen = zip(event["moe"]["ids"], event["moe"]["w"], strict=True)
+        shown = ", ".join(f"{expert} ({weight:.3f})" for expert, weight in chosen)
+        yield Text(f"  experts {shown}; router entropy {event['moe']['router_entropy']:.3f} nats")
+
+
+def _heads(view: TraceView, heads: list[Any]) -> Table:
     table = plain()
     for name in ("head", "strongest keys, with weights", "others"):
         table.add_column(name, justify="right" if name != "strongest keys, with weights" else "left")
-    for head in event["attn"] or ():
+    for head in heads:
         keys = Text(overflow="ellipsis", no_wrap=True)
         for key, weight in list(zip(head["idx"], head["w"], strict=True))[:8]:
             keys.append(f"{view.text_at(key)}")
             keys.append(f"@{key} {percent(weight)}  ", SOFT)
         table.add_row(str(head["head"]), keys, percent(head["other"]))
-    yield Padding(table, (0, 0, 0, 2))
-    if event["moe"]:
-        chosen = zip(event["moe"]["ids"], event["moe"]["w"], strict=True)
-        shown = ", ".join(f"{expert} ({weight:.3f})" for expert, weight in chosen)
-        yield Text(f"  experts {shown}; router entropy {event['moe']['router_entropy']:.3f} nats")
+    return table
