@@ -65,6 +65,9 @@ class CachedPaths:
 
     def of(self, block: int) -> BlockPath | None:
         """Where a block is; None for one that is not in the cache."""
+        known = self._paths.get(block)
+        if known is not None:
+            return known
         pending: list[tuple[int, CachedNode]] = []
         at: int | None = block
         while at is not None and at not in self._paths:
