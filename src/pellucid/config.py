@@ -140,6 +140,11 @@ class LatentConfig:
     value_dim: int
     """Numbers in a head's value."""
 
+    @property
+    def key_dim(self) -> int:
+        """Numbers of a head's key, both parts."""
+        return self.nope_dim + self.rope_dim
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:

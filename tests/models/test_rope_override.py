@@ -22,7 +22,7 @@ from pellucid.models.model_files import open_model
 from pellucid.models.rope_override import with_rope
 from pellucid.models.rotary import inverse_frequencies
 
-SCALED = ("llama-linear", "llama-dynamic", "llama-llama3", "llama-yarn", "phi3-long", "phi3-short")
+SCALED = ("llama-linear", "llama-dynamic", "llama-llama3", "llama-yarn", "phi3-long", "phi3-short", "deepseek-v3")
 
 
 def plain_folder(name: str, place: Path) -> tuple[Path, dict[str, Any]]:
@@ -55,6 +55,7 @@ def test_the_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None
         model = changed.load(make_backend("reference"), max_model_len=len(ids))
         with open_model(write_folder(small, tmp_path / "whole")) as whole:
             assert changed.config.rope == whole.config.rope
+            assert changed.config.attention_scale == whole.config.attention_scale
             if name != "phi3-short":  # its long factors would begin where the text ends
                 assert changed.config.context_length >= whole.config.context_length
     ours = logits(model, ids)[positions]
@@ -136,7 +137,8 @@ def test_what_does_not_go_with_the_model(tmp_path: Path) -> None:
 
     refused("gpt2", "rope_theta is set, but the model has no rotary positions", theta=5000.0)
     refused("bloom", r"has no rotary positions \(its positions are: alibi\)", {"rope_type": "linear", "factor": 2})
-    refused("deepseek-v3", "the scores of deepseek_v3 depend on", {"rope_type": "linear", "factor": 2.0})
+    scaling = {"rope_type": "yarn", "factor": 2.0, "mscale_all_dim": "all"}
+    refused("deepseek-v3", "mscale_all_dim is 'all', but must be a number above 0", scaling)
     refused("llama", "rope_scaling: key factor is missing", {"rope_type": "yarn"})
     refused("llama", "key long_factor is missing, but must be a list of 8 numbers", {"rope_type": "longrope"})
     refused("llama", "low_freq_factor is missing", {"rope_type": "llama3", "factor": 8.0})

@@ -102,14 +102,14 @@ def _latent_keys(c: ModelConfig, latent: LatentConfig) -> dict[str, Any]:
         "attention.q_lora_rank": latent.query_rank or None,
         "attention.kv_lora_rank": latent.rank,
         "attention.value_length": latent.rank,
-        "attention.key_length_mla": latent.nope_dim + latent.rope_dim,
+        "attention.key_length_mla": latent.key_dim,
         "attention.value_length_mla": latent.value_dim,
     }
     scaling, experts = c.rope.scaling, c.experts
     if scaling is not None and scaling.kind == "yarn":
         # llama.cpp takes its 0.1 ln(s) + 1 off the angles again, and puts the multiplier's square on the scores.
         keys["rope.scaling.attn_factor"] = None
-        factor = math.sqrt(c.attention_scale * math.sqrt(latent.nope_dim + latent.rope_dim)) - 1.0
+        factor = math.sqrt(c.attention_scale * math.sqrt(latent.key_dim)) - 1.0
         keys["rope.scaling.yarn_log_multiplier"] = factor / math.log(scaling.factor) if factor > 1e-9 else None
     if experts is not None:
         keys |= {

@@ -13,7 +13,7 @@ import numpy as np
 
 from pellucid.config import ModelConfig, RopeConfig, RopeScaling
 from pellucid.errors import InvalidParameterError, ModelFileError, UnsupportedModelError
-from pellucid.models.architectures.common import rope_scaling_of
+from pellucid.models.architectures.common import rope_scaling_of, score_factor
 from pellucid.models.architectures.keys import JSONConfig
 from pellucid.models.rotary import inverse_frequencies
 
@@ -34,18 +34,16 @@ def with_rope(config: ModelConfig, rope_scaling: str | None, rope_theta: float |
         raise InvalidParameterError(
             name, f"{name} is set, but the model has no rotary positions (its positions are: {config.positions})"
         )
-    if rope_scaling is not None and config.latent is not None:
-        raise InvalidParameterError(
-            name, f"{name} is set, but the scores of {config.architecture} depend on its file's own scaling"
-        )
-    rope, context_length = config.rope, config.context_length
+    rope, context_length, scale = config.rope, config.context_length, config.attention_scale
     if rope_scaling is not None:
-        trained = _trained_length(config)
-        scaling = _scaling(json.loads(rope_scaling), trained, rope.dim)
+        trained, values = _trained_length(config), json.loads(rope_scaling)
+        scaling = _scaling(values, trained, rope.dim)
+        if config.latent is not None:
+            scale = config.latent.key_dim**-0.5 * _score_factor(values)
         rope, context_length = dataclasses.replace(rope, scaling=scaling), _reach(scaling, trained, context_length)
     if rope_theta is not None:
         rope = dataclasses.replace(rope, theta=float(rope_theta))
-    changed = dataclasses.replace(config, rope=rope, context_length=context_length)
+    changed = dataclasses.replace(config, rope=rope, context_length=context_length, attention_scale=scale)
     _check_frequencies(changed, name)
     return changed
 
@@ -58,6 +56,13 @@ def _trained_length(config: ModelConfig) -> int:
     if scaling.kind == "linear":
         return max(2, round(config.context_length / scaling.factor))
     return scaling.original_context or config.context_length
+
+
+def _score_factor(values: dict[str, Any]) -> float:
+    try:
+        return score_factor(JSONConfig(values, "rope_scaling"))
+    except ModelFileError as error:
+        raise InvalidParameterError("rope_scaling", str(error)) from None
 
 
 def _scaling(values: dict[str, Any], trained: int, dim: int) -> RopeScaling | None:

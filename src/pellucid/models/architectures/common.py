@@ -263,6 +263,16 @@ def _hf_yarn(parameters: JSONConfig, original: int) -> RopeScaling:
     )
 
 
+def score_factor(parameters: JSONConfig | None) -> float:
+    """What DeepSeek puts on the scores: the square of yarn's factor, by `mscale_all_dim`."""
+    if parameters is None or not parameters.get("mscale_all_dim") or _scaling_kind(parameters) == "default":
+        return 1.0
+    factor = parameters.number("factor")
+    if factor <= 1:
+        return 1.0
+    return (0.1 * parameters.number("mscale_all_dim") * math.log(factor) + 1.0) ** 2
+
+
 def _hf_longrope(parameters: JSONConfig, original: int, trained: int, dim: int) -> RopeScaling:
     """Ding et al. 2024; the attention factor is sqrt(1 + ln(s) / ln(original)) where the file names none."""
     factor = parameters.number("factor", default=max(trained / original, 1e-6))

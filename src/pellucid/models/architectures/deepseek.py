@@ -21,7 +21,7 @@ from pellucid.models.architectures.base import (
     Stored,
     stored,
 )
-from pellucid.models.architectures.common import gguf_config, gguf_experts, hf_config, hf_rope, tied
+from pellucid.models.architectures.common import gguf_config, gguf_experts, hf_config, hf_rope, score_factor, tied
 from pellucid.models.architectures.keys import JSONConfig, Metadata
 
 _MLP, _ATTENTION = "layers.{i}.mlp.", "layers.{i}.self_attn."
@@ -65,7 +65,7 @@ def _gguf(metadata: Metadata) -> ModelConfig:
     return dataclasses.replace(
         common,
         rope=dataclasses.replace(common.rope, scaling=scaling),
-        attention_scale=(latent.nope_dim + latent.rope_dim) ** -0.5 * factor,
+        attention_scale=latent.key_dim**-0.5 * factor,
         num_kv_heads=1,
         head_dim=latent.rope_dim + latent.rank,
     )
@@ -89,7 +89,8 @@ def _hf(config: JSONConfig, **routing: Any) -> ModelConfig:
         config,
         head_dim=latent.rope_dim + latent.rank,
         rope=hf_rope(config, latent.rope_dim, 10000.0),
-        attention_scale=(latent.nope_dim + latent.rope_dim) ** -0.5 * _score_factor(config),
+        attention_scale=latent.key_dim**-0.5
+        * score_factor(config.section("rope_parameters") or config.section("rope_scaling")),
         latent=latent,
         experts=ExpertsConfig(
             num_experts=count,
@@ -107,17 +108,6 @@ def _hf(config: JSONConfig, **routing: Any) -> ModelConfig:
     )
     # The cache holds one key [rotated part; latent] for all heads.
     return dataclasses.replace(common, num_kv_heads=1)
-
-
-def _score_factor(config: JSONConfig) -> float:
-    """The square of yarn's factor, which DeepSeek puts on the scores by `mscale_all_dim`."""
-    scaling = config.section("rope_parameters") or config.section("rope_scaling")
-    if scaling is None or not scaling.get("mscale_all_dim"):
-        return 1.0
-    factor = scaling.number("factor")
-    if factor <= 1:
-        return 1.0
-    return (0.1 * scaling.number("mscale_all_dim") * math.log(factor) + 1.0) ** 2
 
 
 def _hf_v2(config: JSONConfig) -> ModelConfig:
