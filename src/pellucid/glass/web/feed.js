@@ -57,7 +57,7 @@ class TraceFeed {
   /** The end of an answer's trace is there; where the live stream did not bring it, it is asked for. */
   async complete(turn) {
     const name = turn.request;
-    const isWhole = () => { const found = this.page.trace.sequences.get(name); return found && found.request && found.finish; };
+    const isWhole = () => { const found = this.page.trace.sequences.get(name); return found && found.isWhole; };
     if (name.startsWith("chat-")) return; // it was never begun
     for (let tries = 0; tries < 20 && !isWhole(); tries += 1) await pauseFor(50);
     if (isWhole()) return;
@@ -66,6 +66,7 @@ class TraceFeed {
     trace.sequences.delete(name);
     for (const line of text.split("\n")) {
       const event = line ? parseEvent(line) : { type: "end" };
+      if (event.type === "dropped") continue; // told by the live stream
       if (event.type === "end" || (event.type === "header" && trace.header) || (event.type === "step" && trace.stepAt(event.step))) continue;
       if (["kv", "mem"].includes(event.type) && trace.steps.length && trace.kv.some((one) => one.t_ns === event.t_ns)) continue;
       trace.add(event);

@@ -27,7 +27,7 @@ class LiveRequest {
     const top = one.top_logprobs.map((entry) => [id(entry), entry.logprob, Math.exp(entry.logprob)]);
     const mine = id(one);
     const rank = top.findIndex(([each]) => each === mine) + 1;
-    this.trace.add({ type: "sample", req: this.name, step: this.count, i: 0, id: mine, bytes_b64: toBase64(data), logprob_raw: one.logprob, logprob_final: null, top2_gap: top.length > 1 ? top[0][1] - top[1][1] : null,
+    this.trace.add({ type: "sample", req: this.name, step: this.count, i: this.request.tokens.length + this.count, place: this.count, id: mine, bytes_b64: toBase64(data), logprob_raw: one.logprob, logprob_final: null, top2_gap: top.length > 1 ? top[0][1] - top[1][1] : null,
       stages: [{ name: "logprobs", param: null, alive: null, entropy: null, mass_removed: null, top, chosen: { logit: one.logprob, p: Math.exp(one.logprob), rank } }], rng: null });
     this.trace.add({ type: "emit", req: this.name, t_ns: Math.round(performance.now() * 1e6), token_range: [this.count, this.count + 1], bytes_b64: toBase64(data), held_bytes: 0, held_reason: null });
     this.count += 1;

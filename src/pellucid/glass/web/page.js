@@ -8,6 +8,8 @@ class Page extends HTMLElement {
     this.cursor = { request: null, step: 0, token: 0, layer: 0 };
     this.visible = new Set();
     this.before = null; // what a page puts above the panels
+    this.newest = null; // the request whose answer comes in now
+    this.isKeepingUp = true; // the cursor goes with what comes, until a hand moves it
     this.pinned = null; // {trace, key, label}: what the request at the cursor is compared with
   }
 
@@ -54,11 +56,37 @@ class Page extends HTMLElement {
 
   get sequence() { return this.trace.sequences.get(this.cursor.request) || null; }
 
-  /** Set parts of the cursor; the rest follows where it must. */
+  /** By hand: from here on the cursor stays, whatever comes. */
   move(change) {
+    this.isKeepingUp = false;
+    this.go(change);
+  }
+
+  /** From now on this request's answer comes in; null: none does. */
+  keepUpWith(request) {
+    this.newest = request;
+    if (request) this.isKeepingUp = true;
+    this.later();
+  }
+
+  /** To the newest token and step of what comes in; where nothing here is traced, to the newest step. */
+  keepUp() {
+    if (!this.isKeepingUp || (!this.newest && this.cursor.request)) return;
+    const { steps, sequences } = this.trace;
+    const sequence = sequences.get(this.newest), before = this.cursor.request;
+    if (sequence && sequence.length) this.cursor = { ...this.cursor, request: this.newest, token: sequence.length - 1 };
+    if (steps.length) this.cursor = { ...this.cursor, step: steps[steps.length - 1].step };
+    if (this.cursor.request !== before) this.comparison.refresh();
+  }
+
+  /** Set parts of the cursor; the rest follows where it must. */
+  go(change) {
     const cursor = { ...this.cursor, ...change };
     const sequence = this.trace.sequences.get(cursor.request);
-    if (!sequence) return;
+    if (!sequence) {
+      if (this.trace.stepAt(cursor.step)) { this.cursor = { ...this.cursor, step: cursor.step }; this.follow(); }
+      return;
+    }
     if (change.request !== undefined && change.token === undefined) cursor.token = Math.min(sequence.prompt.length, Math.max(0, sequence.length - 1));
     cursor.token = Math.max(0, Math.min(Math.max(0, sequence.length - 1), cursor.token));
     cursor.layer = Math.max(0, Math.min(Math.max(0, sequence.maxLayer), cursor.layer));
@@ -119,7 +147,7 @@ class Page extends HTMLElement {
 
   /** Draw anew: what is on screen now, the rest when it comes there. */
   refresh(isAll = false) {
-    if (!this.cursor.request && this.trace.keys.length) { this.cursor.request = this.trace.keys[0]; this.move({ request: this.cursor.request }); return; }
+    if (!this.cursor.request && this.trace.keys.length) { this.cursor.request = this.trace.keys[0]; this.go({ request: this.cursor.request }); return; }
     const model = this.trace.header && this.trace.header.model;
     this.model.textContent = model ? [model.id || model.name, model.arch, `${model.n_layers} × ${model.d_model}`, model.quant, model.dtype].filter(Boolean).join(" · ") : "";
     this.drawControls();
@@ -187,6 +215,7 @@ class Page extends HTMLElement {
   }
 
   drawLive() {
+    this.keepUp();
     if (!this.cursor.request || !this.model.textContent) { this.refresh(); return; }
     this.drawControls();
     this.summary.refresh();
@@ -198,7 +227,7 @@ class Page extends HTMLElement {
   }
 
   drawControls() {
-    if (this.pressed && this.controls.contains(this.pressed) && this.pressed.tagName === "SELECT") return; // it is open
+    if (this.pressed && this.controls.contains(this.pressed)) return; // a list that is open, a button half pressed
     const held = this.controls.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     const { cursor, trace, sequence } = this;
     const pick = h("select", { "aria-label": t("request"), "data-key": "request" }, trace.keys.map((key) => h("option", { value: key, selected: key === cursor.request }, `${trace.letter(key)} · ${shortKey(key)}`)));
@@ -212,7 +241,9 @@ class Page extends HTMLElement {
     this.controls.replaceChildren(h("label", {}, h("span", { class: "label" }, t("request")), pick),
       stepper("token", cursor.token, sequence ? sequence.length - 1 : 0, (by) => this.move({ token: cursor.token + by })), h("bdi", { class: "mono chip", id: "token-name" }, name),
       stepper("layer", cursor.layer, sequence && sequence.maxLayer >= 0 ? sequence.maxLayer : null, (by) => this.move({ layer: cursor.layer + by })),
-      stepper("step", cursor.step, steps.length ? steps[steps.length - 1].step : null, (by) => { const next = steps[Math.max(0, Math.min(steps.length - 1, place + by))]; if (next) this.move({ step: next.step }); }));
+      stepper("step", cursor.step, steps.length ? steps[steps.length - 1].step : null, (by) => { const next = steps[Math.max(0, Math.min(steps.length - 1, place + by))]; if (next) this.move({ step: next.step }); }),
+      this.newest && !this.isKeepingUp ? h("button", { type: "button", id: "keep-up", "data-key": "keep-up", onclick: () => { this.keepUpWith(this.newest); } }, t("keep_up")) : "",
+      trace.lost ? h("span", { class: "note warn", id: "lost" }, t(trace.lost === 1 ? "record_lost" : "records_lost", { n: show(trace.lost) })) : "");
     if (held) { const again = this.controls.querySelector(`[data-key="${held}"]`); if (again) again.focus(); }
   }
 }

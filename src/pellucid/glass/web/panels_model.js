@@ -174,6 +174,8 @@ class PositionPanel extends Panel {
     const kinds = rope.kinds && rope.kinds.length > 1 ? rope.kinds : null;
     return [
       facts(...(kinds ? [] : this.turning(rope)), fact(t("position"), show(cursor.token), "measured")),
+      TEXTS["positions_note." + rope.type] ? note(t("positions_note." + rope.type)) : null,
+      rope.type === "alibi" ? this.slopes(trace.header.model.n_heads, cursor) : null,
       meter(t("trained_limit"), rope.orig_ctx), meter(t("model_limit"), rope.max_pos), meter(t("engine_limit"), limit),
       cursor.token >= (rope.orig_ctx || Infinity) ? note(t("beyond_trained"), "warn") : null,
       kinds ? [note(t("kinds_note")), ...kinds.map((one) => this.kind(one, cursor))] : this.dials(rope.inv_freq || [], cursor, t("angles")),
@@ -181,6 +183,7 @@ class PositionPanel extends Panel {
   }
 
   turning(rope) {
+    if (rope.type === "alibi" || rope.theta === null || rope.theta === undefined) return [fact(t("positions_by"), TEXTS["positions." + rope.type] ? t("positions." + rope.type) : String(rope.type), "measured")];
     return [fact("RoPE", String(rope.type), "measured"), fact("θ", show(rope.theta), "measured"), fact(t("factor"), rope.factor === null ? t("none") : show(rope.factor), "measured")];
   }
 
@@ -192,6 +195,13 @@ class PositionPanel extends Panel {
       h("h3", {}, name, isHere ? h("span", { class: "chip" }, t("layer_here", { layer: cursor.layer })) : null),
       facts(...(one.theta === null ? [fact("RoPE", t("no_turning"), "measured")] : this.turning(one)), fact(t("window"), one.window ? show(one.window) : t("window_all"), "measured"), fact(t("sees"), `${show(first)} – ${show(cursor.token)}`, "derived")),
       this.dials(one.inv_freq || [], cursor, t("angles")));
+  }
+
+  /** What ALiBi takes from the score of a key, for each head: its slope times the distance (Press et al. 2022). */
+  slopes(heads, cursor) {
+    const power = 2 ** Math.floor(Math.log2(heads));
+    const of = (head) => (head < power ? 2 ** ((-8 * (head + 1)) / power) : 2 ** ((-4 * (2 * (head - power) + 1)) / power));
+    return table(t("alibi_slopes"), [t("head"), t("slope"), t("alibi_first")], Array.from({ length: heads }, (_, head) => [head, of(head), { is: show(-of(head) * cursor.token), class: "n" }]), { class: "narrow alibi" });
   }
 
   dials(inverse, cursor, caption) {
@@ -246,7 +256,9 @@ class LayerPanel extends Panel {
       event ? facts(fact(t("metric.resid_rms"), show(event.resid_rms), "measured"), fact(t("metric.attn_rms"), show(event.attn_rms), "measured"),
         fact(t("metric.mlp_rms"), show(event.mlp_rms), "measured"), fact(t("absmax"), show(event.absmax), "measured"), fact(t("nonfinite"), show(event.nonfinite), "measured")) : null,
       h("div", { class: "cols" }, this.attention(sequence, event), this.lens(trace, sequence, pos, nLayers, cursor.layer)),
-      event && event.moe ? [h("h3", {}, t("experts"), badge("measured")), table(t("experts"), [t("expert"), t("weight")], event.moe.ids.map((id, k) => [id, event.moe.w[k]]))] : null,
+      event && event.moe ? [h("h3", {}, t("experts"), badge("measured")), event.moe.router_entropy === undefined || event.moe.router_entropy === null ? null : facts(fact(t("router_entropy"), show(event.moe.router_entropy), "measured")), table(t("experts"), [t("expert"), t("weight")], event.moe.ids.map((id, k) => [id, event.moe.w[k]]))] : null,
+      behind(t("heatmap_table", { metric: t("metric." + metric) }), [t("position"), t("token"), ...Array.from({ length: nLayers }, (_, layer) => `${t("layer")} ${layer}`)],
+        () => positions.map((at) => [at, h("bdi", { class: "mono" }, sequence.name(at)), ...Array.from({ length: nLayers }, (_, layer) => { const value = metricOf(sequence.layer(at, layer), metric); return value === null ? "–" : { is: show(value), class: "n" }; })]), positions.length),
       behind(t("layers_table", { pos }), [t("layer"), t("metric.resid_rms"), t("metric.attn_rms"), t("metric.mlp_rms"), t("absmax"), t("nonfinite")],
         Array.from({ length: nLayers }, (_, layer) => sequence.layer(pos, layer)).filter(Boolean).map((one) => [one.layer, one.resid_rms, one.attn_rms, one.mlp_rms, one.absmax, one.nonfinite])),
     ];

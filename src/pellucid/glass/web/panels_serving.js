@@ -10,8 +10,9 @@ function stacked(label, parts) {
 }
 
 class TimelinePanel extends Panel {
+  get needsNoSequence() { return true; }
   draw(trace, sequence, cursor) {
-    return [this.ttft(sequence), this.intervals(trace, sequence), this.lanes(trace, cursor, sequence)];
+    return [sequence ? [this.ttft(sequence), this.intervals(trace, sequence)] : null, this.lanes(trace, cursor, sequence)];
   }
 
   ttft(sequence) {
@@ -85,7 +86,7 @@ class TimelinePanel extends Panel {
     const counts = {};
     const name = sequence.key.split("#")[0];
     for (const step of trace.steps) for (const one of step.waiting) if (one.req === name) counts[one.reason] = (counts[one.reason] || 0) + 1;
-    const items = Object.entries(counts).map(([reason, n]) => fact(`${t("waits")}: ${waitReason(reason)}`, t("n_steps", { n: show(n) }), "measured"));
+    const items = Object.entries(counts).map(([reason, n]) => fact(`${t("waits")}: ${waitReason(reason)}`, t(n === 1 ? "one_step" : "n_steps", { n: show(n) }), "measured"));
     const preemptions = sequence.finish && sequence.finish.preemptions;
     if (preemptions) items.push(fact(t("preemptions"), show(preemptions), "measured"));
     return items.length ? facts(...items) : null;
@@ -152,6 +153,7 @@ function laneRows(trace, steps, t0) {
 }
 
 class BatchPanel extends Panel {
+  get needsNoSequence() { return true; }
   draw(trace, sequence, cursor) {
     if (!trace.steps.length) return note(t("no_steps"));
     const STEPS = 200;
@@ -187,6 +189,7 @@ class BatchPanel extends Panel {
 }
 
 class KvPanel extends Panel {
+  get needsNoSequence() { return true; }
   draw(trace, sequence, cursor) {
     if (!trace.kv.length) return note(t("no_kv"));
     const step = trace.stepAt(cursor.step);
@@ -195,10 +198,17 @@ class KvPanel extends Panel {
     const gone = [];
     const nodes = new Map();
     for (const one of trace.kv) {
-      if (one.hash && !nodes.has(one.hash)) nodes.set(one.hash, { hash: one.hash, parent: one.parent, block: one.block, users: new Set(), tok0: one.tok0, isGone: false });
-      if (one.hash && one.req) nodes.get(one.hash).users.add(one.req);
-      if (one.t_ns > until) continue;
-      if (one.op === "evict" || one.op === "preempt") { gone.push(one); if (one.hash && nodes.has(one.hash)) nodes.get(one.hash).isGone = true; }
+      if (one.t_ns > until) continue; // what comes after the cursor's step is not there yet
+      if (one.op === "evict") {
+        const lost = one.hash ? nodes.get(one.hash) : [...nodes.values()].find((node) => node.block === one.block && !node.isGone);
+        if (lost) lost.isGone = true;
+        gone.push({ ...one, owners: one.req ? [one.req] : lost ? [...lost.users] : [] });
+      } else if (one.op === "preempt") gone.push({ ...one, owners: one.req ? [one.req] : [] });
+      else if (one.hash && one.op !== "free") {
+        const node = nodes.get(one.hash) || { hash: one.hash, parent: one.parent, users: new Set(), tok0: one.tok0 };
+        nodes.set(one.hash, Object.assign(node, { block: one.block, isGone: false }));
+        if (one.req) node.users.add(one.req);
+      }
       const known = blocks.get(one.block) || { owners: new Set() };
       if (["free", "evict", "preempt"].includes(one.op)) {
         if (one.req) known.owners.delete(one.req);
@@ -223,7 +233,7 @@ class KvPanel extends Panel {
       behind(t("panel.kv"), [t("block"), t("owner"), "ref", t("last_op"), t("first_position")], all.map(([block, one]) => [block, [...one.owners].join(", ") || t("free"), one.ref, TEXTS["kv." + one.op] ? t("kv." + one.op) : one.op, one.tok0 ?? ""])),
       all.length > cells.length ? note(t("blocks_cut", { n: show(cells.length), hidden: show(all.length - cells.length) }), "warn") : null,
       nodes.size ? [h("h3", {}, t("prefix_tree"), badge("derived")), this.tree(trace, nodes)] : null,
-      gone.length ? [h("h3", {}, t("evictions")), table(t("evictions"), [t("block"), t("last_op"), t("request")], gone.slice(-50).map((one) => [one.block, t("kv." + one.op), one.req ? `${trace.letter(one.req)} ${one.req}` : "–"]), { class: "narrow" })] : null];
+      gone.length ? [h("h3", {}, t("evictions")), table(t("evictions"), [t("block"), t("last_op"), t("request")], gone.slice(-50).map((one) => [one.block, t("kv." + one.op), one.owners.map((key) => `${trace.letter(key)} ${key}`).join(", ") || "–"]), { class: "narrow" })] : null];
   }
 
   /** Chains of blocks without a fork are one row; a fork says at which token the prompts part. */
@@ -290,10 +300,12 @@ class MemoryPanel extends Panel {
     const past = step ? trace.mem.filter((one) => one.t_ns <= step.t1_ns) : [];
     const mem = past[past.length - 1] || trace.mem[trace.mem.length - 1];
     const model = trace.header && trace.header.model;
-    const perToken = model && (model.kv_bytes_per_token || 2 * model.n_layers * model.n_kv_heads * model.head_dim * 2);
+    const valueDim = model && valueDimOf(model, ((trace.header && trace.header.engine) || {}).kv_cache_dtype);
+    const perHead = model && model.n_layers * model.n_kv_heads * (model.head_dim + valueDim);
+    const perToken = model && (model.kv_bytes_per_token || 2 * perHead);
     const engine = (trace.header && trace.header.engine) || {};
     const reserved = mem ? mem.kv_reserved_bytes : 0;
-    const formula = model ? [h("h3", {}, t("kv_formula"), badge("derived")), h("p", { class: "formula" }, `2 (K, V) × ${model.n_layers} ${t("layers")} × ${model.n_kv_heads} ${t("kv_heads")} × ${model.head_dim} ${t("numbers")} × ${show(perToken / (2 * model.n_layers * model.n_kv_heads * model.head_dim), 6)} ${t("bytes_each")}${engine.kv_cache_dtype ? ` (${engine.kv_cache_dtype}${/^int/.test(engine.kv_cache_dtype) ? t("with_scale") : ""})` : ""} = `, h("b", {}, `${show(perToken)} B`), ` ${t("per_token")}`),
+    const formula = model ? [h("h3", {}, t("kv_formula"), badge("derived")), h("p", { class: "formula" }, `${model.n_layers} ${t("layers")} × ${model.n_kv_heads} ${t("kv_heads")} × (K ${model.head_dim} + V ${valueDim}) ${t("numbers")} × ${show(perToken / perHead, 6)} ${t("bytes_each")}${engine.kv_cache_dtype ? ` (${engine.kv_cache_dtype}${/^int/.test(engine.kv_cache_dtype) ? t("with_scale") : ""})` : ""} = `, h("b", {}, `${show(perToken)} B`), ` ${t("per_token")}`),
       reserved && perToken ? h("p", { class: "formula" }, `${bytes(reserved)} ${t("reserved")} ÷ ${show(perToken)} B = `, h("b", {}, show(Math.floor(reserved / perToken))), ` ${t("tokens_fit")}`, engine.max_model_len ? ` · ${t("longest_request", { n: show(engine.max_model_len) })}` : "") : null] : null;
     if (!mem) return [formula, note(t("no_mem"))];
     const rest = mem.rss_bytes - mem.weights_bytes - mem.kv_used_bytes - mem.activations_bytes;
@@ -306,6 +318,15 @@ class MemoryPanel extends Panel {
         { attributes: { class: "sum" }, cells: ["", t("mem.rss"), { is: bytes(mem.rss_bytes), class: "n" }, badge("measured")] },
         ["", t("mem.kv_reserved"), { is: bytes(mem.kv_reserved_bytes), class: "n" }, badge("measured")]], { class: "narrow" }), note(t("mem_note"))];
   }
+}
+
+/** Numbers of a value in the cache, from what a token takes: of a latent vector (DeepSeek) the value has no rotated part. */
+function valueDimOf(model, dtype) {
+  const bits = { float32: 32, float16: 16, int16: 16, int8: 8, int4: 4 }[dtype];
+  if (!bits || !model.kv_bytes_per_token) return model.head_dim;
+  const each = bits / 8 + (dtype === "int4" ? 1 / 16 : 0), scale = dtype.startsWith("int") ? 4 : 0;
+  const found = (model.kv_bytes_per_token / (model.n_layers * model.n_kv_heads) - 2 * scale) / each - model.head_dim;
+  return Number.isInteger(found) && found > 0 ? found : model.head_dim;
 }
 
 /** An element's name → its class, its number, whether it is about the model. The order is that of the page. */

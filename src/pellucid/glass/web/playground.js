@@ -190,6 +190,7 @@ class Playground {
     const before = this.turns.slice();
     this.turns.push(turn);
     this.running = turn;
+    this.page.keepUpWith(turn.request);
     this.controller = new AbortController();
     this.ahead.pause();
     this.enable();
@@ -209,7 +210,8 @@ class Playground {
       this.noteTimes(turn);
       this.drawTurns();
       const sequence = this.page.trace.sequences.get(turn.request);
-      if (sequence && !ends) this.page.move({ request: turn.request, token: sequence.prompt.length });
+      this.page.keepUpWith(null);
+      if (sequence && !ends && this.page.isKeepingUp) this.page.go({ request: turn.request, token: sequence.prompt.length });
       if (!this.list.contains(document.activeElement)) this.box.focus({ preventScroll: true });
       document.body.dataset.answers = String(Number(document.body.dataset.answers || 0) + 1);
     }
@@ -220,7 +222,10 @@ class Playground {
     turn.began = performance.now();
     for await (const chunk of this.api.events(path, { method: "POST", body, signal: this.controller.signal })) {
       if (chunk.error) throw new Error(chunk.error.message);
-      if (this.level && chunk.id && turn.request !== chunk.id) { turn.request = chunk.id; this.past.set(chunk.id, { before, turn }); }
+      if (this.level && chunk.id && turn.request !== chunk.id) {
+        this.past.set(chunk.id, { before, turn });
+        this.page.newest = turn.request = chunk.id;
+      }
       const choice = (chunk.choices || [])[0];
       if (choice) {
         const text = choice.delta ? choice.delta.content || "" : choice.text || "";

@@ -1,6 +1,9 @@
 "use strict";
 /* Events of pellucid-trace/1 → what the panels ask for. Takes more events at any time: the playground is live. */
 
+/** In place of a token whose record was lost. */
+const utf8Lost = new TextEncoder().encode("\u2026?");
+
 class Sequence {
   constructor(key) {
     this.key = key;
@@ -26,12 +29,35 @@ class Sequence {
     }
     const sample = this.samples[pos - n];
     if (!sample) return null;
+    if (sample.isLost) return { pos, id: -1, data: utf8Lost, kind: "generated", cached: false, span: null, sample };
     return { pos, id: sample.id, data: fromBase64(sample.bytes_b64), kind: "generated", cached: false, span: null, sample };
   }
 
   name(pos) {
     const token = this.token(pos);
     return token ? pieceText(token.data) : "–";
+  }
+
+  /** A draw goes to its position, whatever came before it; what is missing is a gap. */
+  take(sample) {
+    const told = sample.place ?? (this.request ? sample.i - this.prompt.length : this.samples.length);
+    const place = told < 0 ? this.samples.length : told;
+    for (let k = this.samples.length; k < place; k += 1) this.samples.push({ type: "sample", i: this.prompt.length + k, id: -1, bytes_b64: "", logprob_raw: null, logprob_final: null, top2_gap: null, stages: [], rng: null, isLost: true });
+    this.samples[place] = sample;
+  }
+
+  /** The request is known: draws that came before it find their places. */
+  tell(request) {
+    this.request = request;
+    const samples = this.samples.filter((one) => !one.isLost);
+    this.samples = [];
+    for (const one of samples) this.take(one);
+  }
+
+  /** Whether everything of it is there, as its level has it. */
+  get isWhole() {
+    const { request, finish } = this;
+    return Boolean(request && !request.queued && finish) && (request.level < 2 || (this.samples.length >= finish.n_output && !this.samples.some((one) => one.isLost)));
   }
 
   layer(pos, layer) { return (this.layers.get(pos) || [])[layer] || null; }
@@ -48,6 +74,7 @@ class Trace {
     this.end = null;
     this.pieces = new Map();
     this.cut = null;
+    this.lost = 0; // records that are missing, whoever they concerned
     this.others = new Map(); // requests of which the trace has nothing but their work → their number
     this._requests = new Map();
     this._places = new Map();
@@ -77,8 +104,8 @@ class Trace {
         this._requests.set(event.req, event);
         this.others.delete(event.req);
         for (const token of event.tokens) this.pieces.set(token.id, token.bytes_b64);
-        for (const one of this.sequences.values()) if (one.key.split("#")[0] === event.req) one.request = event;
-        this.sequence({ req: event.req }).request = event;
+        for (const one of this.sequences.values()) if (one.key.split("#")[0] === event.req) one.tell(event);
+        if (![...this.sequences.values()].some((one) => one.request === event)) this.sequence({ req: event.req }).tell(event);
         break;
       }
       case "step":
@@ -95,7 +122,7 @@ class Trace {
       }
       case "sample":
         this.pieces.set(event.id, event.bytes_b64);
-        this.sequence(event).samples.push(event);
+        this.sequence(event).take(event);
         break;
       case "emit": this.sequence(event).emits.push(event); break;
       case "spec": this.sequence(event).specs.push(event); break;
@@ -103,7 +130,8 @@ class Trace {
       case "kv": this.kv.push(event); break;
       case "mem": this.mem.push(event); break;
       case "finding": this.findings.push(event); break;
-      case "end": this.end = event; break;
+      case "end": this.end = event; this.lost = Math.max(this.lost, event.dropped || 0); break;
+      case "dropped": this.lost += event.records; break;
       case "pieces": for (const [id, data] of Object.entries(event.bytes_b64)) this.pieces.set(Number(id), data); break;
       case "cut": this.cut = event; break;
       default: break; // of a later version
