@@ -67,7 +67,6 @@ def test_the_cursor_goes_with_the_answer_that_comes(page: Any) -> None:
     later = page.evaluate(CURSOR)
     assert later["request"] == first["request"]
     assert later["step"] > first["step"]
-    assert later["token"] >= later["length"] - 30  # it is drawn a few times a second
     page.locator("#p-kv").scroll_into_view_if_needed()
     page.wait_for_function(
         "n => Number(document.querySelector('#p-kv h3').innerText.replace(/\\D/g, '')) >= n",
@@ -159,8 +158,8 @@ def test_a_lost_draw_is_a_gap_and_the_count_is_told(browser: Any, tmp_path: Path
 
 def test_a_turn_with_lost_draws_is_asked_for_again(page: Any) -> None:
     page.evaluate(
-        """() => { const take = Trace.prototype.add; let number = 0;
-        Trace.prototype.add = function (event) {
+        """() => { const kind = document.querySelector('pl-page').trace.constructor.prototype, take = kind.add; let number = 0;
+        kind.add = function (event) {
           if (event.type === "sample" && (number += 1) === 3) return;
           take.call(this, event); }; }"""
     )

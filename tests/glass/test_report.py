@@ -149,6 +149,10 @@ def test_chinese_is_complete_and_remembered(page: Any) -> None:
     page.locator("#language").click()
     assert page.locator("html").get_attribute("lang") == "zh-CN"
     assert page.locator("#p-sampling h2").inner_text().endswith("采样")
+    found = page.locator(".finding").inner_text()
+    assert "近乎并列" in found
+    assert "前两个候选几乎并列" in found
+    assert of("finding")[0]["explain"] in found
     page.reload()
     page.wait_for_selector("body[data-ready]")
     assert page.locator("html").get_attribute("lang") == "zh-CN"
