@@ -158,7 +158,8 @@ def test_a_lost_draw_is_a_gap_and_the_count_is_told(browser: Any, tmp_path: Path
 
 def test_a_turn_with_lost_draws_is_asked_for_again(page: Any) -> None:
     page.evaluate(
-        """() => { const kind = document.querySelector('pl-page').trace.constructor.prototype, take = kind.add; let number = 0;
+        """() => { const kind = document.querySelector('pl-page').trace.constructor.prototype;
+        const take = kind.add; let number = 0;
         kind.add = function (event) {
           if (event.type === "sample" && (number += 1) === 3) return;
           take.call(this, event); }; }"""
