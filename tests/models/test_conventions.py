@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from models.small_models import LLAMA_SHAPE, llama_metadata, llama_tensors, write_llama
+from models.stored_folders import typed_weights, write_typed
+from parity.ours import load_ours, logits
 
 from pellucid.config import RopeConfig, RopeScaling
 from pellucid.errors import ModelFileError, UnsupportedModelError
@@ -18,6 +20,8 @@ from pellucid.kernels.reference import ReferenceMatrix
 from pellucid.models.loading import load_model, read_config
 from pellucid.models.rotary import inverse_frequencies
 from pellucid.models.weights import AttentionWeights
+
+IDS = [5, 17, 40, 3, 77, 12]
 
 
 def converted(rows: np.ndarray, heads: int) -> np.ndarray:
@@ -134,3 +138,17 @@ def test_a_hostile_tensor_name_is_shown_escaped_and_short(tmp_path: Path) -> Non
         load_model(write_llama(tmp_path / "m.gguf", tensors=tensors), make_backend("native", 1))
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 250
+
+
+def test_m73_the_head_of_a_folder(tmp_path: Path) -> None:
+    """Tied: a copy that is in the file too is no matter. Not tied and not there: said so, and by its name."""
+    tensors = typed_weights("llama")
+    untied = logits(load_ours(write_typed(tmp_path / "untied", "llama", tensors), "reference"), IDS)
+    copied = write_typed(tmp_path / "copied", "llama", tensors, tie_word_embeddings=True)
+    del tensors["lm_head.weight"]
+    tied = write_typed(tmp_path / "tied", "llama", tensors, tie_word_embeddings=True)
+    with_copy, without = (logits(load_ours(folder, "reference"), IDS) for folder in (copied, tied))
+    np.testing.assert_array_equal(with_copy, without)
+    assert np.abs(with_copy - untied).max() > 0.1, "the copy is not read"
+    with pytest.raises(ModelFileError, match=r"tensor lm_head.weight is missing, and tie_word_embeddings is false"):
+        load_ours(write_typed(tmp_path / "lost", "llama", tensors), "reference")
