@@ -104,7 +104,7 @@ def test_m69_llama3_frequencies_are_those_of_transformers() -> None:
         ({"llama.rope.scaling.type": 3}, ModelFileError, "rope.scaling.type is 3, but must be a string"),
         ({"split.count": [1, 2]}, UnsupportedModelError, "split.count is array"),
         ({"llama.attention.head_count": [4, 4]}, ModelFileError, "llama.attention.head_count is array"),
-        ({"llama.attention.head_count": 128}, ModelFileError, "llama.attention.key_length is 0"),
+        ({"llama.attention.head_count": 128}, ModelFileError, "llama.attention.head_count 128 does not divide"),
     ],
 )
 def test_what_is_not_supported_is_named(
