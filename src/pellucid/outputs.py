@@ -51,6 +51,8 @@ class CompletionOutput:
     """The stop token id or stop string that ended the answer; None for the model's own end token."""
     error: str | None = None
     """What went wrong, where finish_reason is "error"."""
+    error_field: str | None = None
+    """The parameter at fault, where it shows in mid-answer that what the request asks for cannot be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,6 +218,15 @@ def test_a_shape_that_fails_in_mid_answer_is_the_requests_fault(roomy_server: Ru
         assert (told["param"], told["code"]) == (error["param"], "invalid_parameter")
 
 
+def test_fields_that_leave_no_token_are_the_requests_fault(server: RunningServer) -> None:
+    body = {"prompt": "a", "allowed_token_ids": [65], "structured_outputs": {"regex": "AB"}}
+    error = server.refused(COMPLETIONS_PATH, body)
+    assert (error["param"], error["code"]) == ("allowed_token_ids", "invalid_parameter")
+    assert error["message"] == (
+        "no token can be drawn: allowed_token_ids, structured_outputs make every one impossible"
+    )
+
+
 def test_the_openapi_document_has_the_fields(server: RunningServer) -> None:
     paths = server.get("/openapi.json").json()["paths"]
     for path in (CHAT_PATH, COMPLETIONS_PATH):

@@ -14,7 +14,7 @@ import numpy as np
 
 from pellucid.config import ModelConfig, Precision
 from pellucid.engine.scheduler import ScheduledRequest, SchedulerOutput
-from pellucid.errors import NonFiniteError, PellucidError
+from pellucid.errors import InvalidParameterError, NonFiniteError, PellucidError
 from pellucid.forward_batch import BoolArray, Float32Array, ForwardBatch, ForwardOutput, Int32Array
 from pellucid.kernels.dispatch import make_sampling_kernels, usable_cores
 from pellucid.kv_cache.storage import KVCacheStorage
@@ -60,8 +60,16 @@ class StepResult:
     """Logprobs of the next prompt positions: the given token first, then the most probable ones."""
     error: str | None = None
     """Why this request, and it alone, cannot go on."""
+    error_field: str | None = None
+    """The parameter whose fault it is."""
     is_void: bool = False
     """A draft could not be stored: the step did not happen for this request, and comes again without drafts."""
+
+    def fail(self, error: PellucidError) -> None:
+        """End the request here."""
+        request = self.entry.request
+        self.error = f"request {request.request_id}, position {request.num_tokens}: {error}"
+        self.error_field = error.field if isinstance(error, InvalidParameterError) else None
 
 
 @dataclass(slots=True)
@@ -206,7 +214,7 @@ class ModelRunner:
             try:
                 sampled = self.sampler.sample(row_logits, sampling, drawn=drawn)
             except PellucidError as error:
-                result.error = _sentence(request, error)
+                result.fail(error)
                 return
             yield sampled
             if place == len(draft) or sampled.token_id != draft[place]:
@@ -323,9 +331,5 @@ class ModelRunner:
                     for row, given in zip(logits, request.prompt_token_ids[position + 1 : stop + 1], strict=True):
                         result.prompt_rows.append(raw_logprobs(row, num_logprobs, given, self.sampler.kernels))
                 except PellucidError as error:
-                    result.error = _sentence(request, error)
+                    result.fail(error)
                     break
-
-
-def _sentence(request: Request, error: PellucidError) -> str:
-    return f"request {request.request_id}, position {request.num_tokens}: {error}"

@@ -107,12 +107,12 @@ class Answer:
         constraint.advance(token_id)
         return constraint.is_complete
 
-    def end(self, reason: FinishReason, error: str | None = None) -> CompletionOutput:
+    def end(self, reason: FinishReason, error: str | None = None, error_field: str | None = None) -> CompletionOutput:
         """End the answer without a further token; text held back until now is given out."""
         completion = self._delta(
             self._rest(may_stop=True), [], None if self.request.params.logprobs is None else [], reason
         )
-        completion.error = error
+        completion.error, completion.error_field = error, error_field
         return completion
 
     def _read(self, token_id: int, may_stop: bool) -> str:
@@ -275,4 +275,5 @@ def add_completion(outputs: list[CompletionOutput], new: CompletionOutput) -> No
     known.cumulative_logprob = new.cumulative_logprob
     if known.logprobs is not None and new.logprobs is not None:
         known.logprobs += new.logprobs
-    known.finish_reason, known.stop_reason, known.error = new.finish_reason, new.stop_reason, new.error
+    known.finish_reason, known.stop_reason = new.finish_reason, new.stop_reason
+    known.error, known.error_field = new.error, new.error_field

@@ -76,7 +76,7 @@ class Postprocessor:
             if result.prompt_rows:
                 state.add_prompt_rows(request, result.prompt_rows)
             if result.error is not None:
-                self._emit(state, answer, answer.end("error", result.error))
+                self._emit(state, answer, answer.end("error", result.error, result.error_field))
             elif request.prefill_only and entry.end == request.num_tokens:
                 self._emit(state, answer, answer.end("length"))
         for result, tokens in self._runner.draw(results):
@@ -100,7 +100,7 @@ class Postprocessor:
             if deltas and result.error is None:
                 self._scheduler.mark_computed(entry, len(drawn) - 1)
             if result.error is not None:
-                deltas.append(answer.end("error", result.error))
+                deltas.append(answer.end("error", result.error, result.error_field))
             self.num_output_tokens += len(drawn)
             if self._speculator is not None:
                 self._note_drafts(self._speculator, entry, state, drawn)

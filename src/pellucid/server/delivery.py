@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
@@ -17,9 +18,9 @@ from pellucid.outputs import RequestOutput
 from pellucid.server.answers import Answers, Json
 from pellucid.server.api_errors import ApiError, api_error
 from pellucid.server.wire import JsonResponse
-from pellucid.structured_outputs import NAME
 
 NO_CACHE = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+_WHERE = re.compile(r"^request \S+, position \d+: ")
 CLIENT_GONE = 499
 """The access log's status for a client that left (nginx's); nobody receives it."""
 
@@ -60,15 +61,14 @@ class Watch:
 def failure(output: RequestOutput, names: Mapping[str, str]) -> ApiError | None:
     """The refusal that an answer which did not end by itself becomes.
 
-    names: what the request calls the fields of SamplingParams. A shape that shows in the middle of an answer that it
-    cannot be enforced is the request's fault, not the server's.
+    names: what the request calls the fields of SamplingParams. Where one of them shows in mid-answer to ask for what
+    cannot be, as a shape that cannot be enforced, it is the request's fault, not the server's.
     """
     for completion in output.outputs:
         if completion.finish_reason == "error":
             error = completion.error or "the request failed"
-            _, mark, reason = error.partition(f": {NAME}: ")
-            if mark:
-                return api_error(InvalidParameterError(NAME, f"{NAME}: {reason}"), names)
+            if completion.error_field is not None:
+                return api_error(InvalidParameterError(completion.error_field, _WHERE.sub("", error)), names)
             return ApiError(500, error, code="request_failed")
         if completion.finish_reason == "abort":
             return ApiError(503, "the server is shutting down and ended this request", code="shutting_down")

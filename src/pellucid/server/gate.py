@@ -128,6 +128,9 @@ class Gate:
             return
         headers = Headers(scope=scope)
         request_id = request_id_of(headers)
+        given_method = scope["method"]
+        if given_method == "HEAD":  # the routes are those of GET; uvicorn, which has a scope of its own, sends no body
+            scope = {**scope, "method": "GET"}
         notes: dict[str, Any] = {}
         # all three here, so that routers which copy the scope share them
         scope[NOTES], scope[FOLLOWED], scope[ON_END] = notes, Followed(), []
@@ -165,7 +168,7 @@ class Gate:
                 await JsonResponse(refusal.body, refusal.status, refusal.headers)(scope, receive, send_with_id)
         finally:
             end(scope)
-            self._note_end(scope, request_id, status, span)
+            self._note_end(scope, given_method, request_id, status, span)
 
     def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
         if is_foreign_page(scope["method"], scope["path"], headers, self._settings):
@@ -174,7 +177,7 @@ class Gate:
             return None
         return unauthorized()
 
-    def _note_end(self, scope: Scope, request_id: str, status: int, span: Any) -> None:
+    def _note_end(self, scope: Scope, method: str, request_id: str, status: int, span: Any) -> None:
         route = getattr(scope.get("route"), "path", "other")
         notes, followed = scope[NOTES], scope[FOLLOWED]
         notes["status"] = status
@@ -190,7 +193,7 @@ class Gate:
                 {
                     "request_id": request_id,
                     "client": None if client is None else client[0],
-                    "method": scope["method"],
+                    "method": method,
                     "path": scope["path"][:256],
                     "seconds": round(time.monotonic() - followed.arrival_time, 4),
                     **notes,

@@ -24,8 +24,15 @@ leaves between two writes."""
 
 _MISTAKE = 1011
 """The close code of a WebSocket that corresponds to status 500."""
-_CLIENTS_FAULTS = frozenset(("Invalid UTF-8 sequence received from client.",))
-"""What uvicorn gives a traceback although no program is wrong; the WebSocket's own line has its close code."""
+_SAID_BETTER = frozenset(
+    (
+        "Invalid UTF-8 sequence received from client.",
+        "Invalid HTTP request received.",
+        "ASGI callable returned without completing handshake.",
+    )
+)
+"""uvicorn's words, some with a traceback, about clients' faults of which there is a line of ours that names the client:
+a close code, what is wrong with the request, the status of a refused handshake."""
 
 
 class Log:
@@ -83,7 +90,7 @@ class _Handler(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.msg in _CLIENTS_FAULTS:
+        if record.msg in _SAID_BETTER:
             return
         fields: dict[str, Any] = {"logger": record.name}
         if record.exc_info:

@@ -15,6 +15,7 @@ from pellucid.errors import InvalidParameterError
 from pellucid.server.app import create_app
 from pellucid.server.logs import Log
 from pellucid.server.models import ModelPool
+from pellucid.server.protocols import HttpProtocol, WebSocketProtocol
 from pellucid.server.settings import ServerSettings
 from pellucid.server.tracing import Tracing
 
@@ -76,7 +77,8 @@ def uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         lifespan="off",
-        ws="websockets-sansio",
+        http=HttpProtocol,
+        ws=WebSocketProtocol,
         ws_max_size=settings.max_body_bytes,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,

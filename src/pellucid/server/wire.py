@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
+import sys
 from collections import Counter
 from typing import Any, NoReturn
 
@@ -15,12 +17,15 @@ from pellucid.errors import shown
 from pellucid.outputs import LOGPROB_FLOOR
 from pellucid.server.api_errors import ApiError
 
+MAX_PLACE = 128
+"""Characters of the path to a value that a refusal names."""
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 BODY_SECONDS = 60.0
 """A body that has not come by then is given up, so that stalled clients hold nothing."""
 
 
 def dump(value: Any) -> bytes:
-    """Compact UTF-8. Half surrogate pairs (only JSON escapes can bring them in) become `?`."""
+    """Compact UTF-8. Half surrogate pairs, as in a query, become `?`."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
@@ -61,10 +66,39 @@ def parse_object(content: bytes | str, what: str) -> dict[str, Any]:
     except RecursionError:
         raise ApiError(400, f"the {what} is nested too deeply", code="invalid_json") from None
     except ValueError as error:
-        raise ApiError(400, f"the {what} is not valid JSON: {error}", code="invalid_json") from None
+        raise ApiError(400, f"the {what} is not valid JSON: {_reason(error)}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise ApiError(400, f"the {what} must be a JSON object", code="invalid_json")
+    if "\\ud" in text or "\\uD" in text:
+        _check_pairs(value, what)
     return value
+
+
+def _reason(error: ValueError) -> str:
+    """What is wrong, in words for who sent it."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is 0x{error.object[error.start]:02x}, where UTF-8 has no such byte"
+    if "BOM" in str(error):
+        return "it begins with a byte order mark"
+    if "int_max_str_digits" in str(error):
+        return f"a number has more than {sys.get_int_max_str_digits()} digits"
+    return str(error)
+
+
+def _check_pairs(value: dict[str, Any], what: str) -> None:
+    """Refuse halves of surrogate pairs, which only JSON's escapes can bring in: they are no text."""
+    found: list[tuple[str, Any]] = [("", value)]
+    while found:  # no recursion: a body may nest deeper than Python's stack
+        place, one = found.pop()
+        if isinstance(one, dict):
+            found += [((f"{place}.{name}" if place else name)[:MAX_PLACE], inner) for name, inner in one.items()]
+            if any(map(_HALF_PAIR.search, one)):
+                where = f"a name in {place}" if place else f"a name in the {what}"
+                raise ApiError(400, f"{where} has half a surrogate pair", param=place or None, code="invalid_parameter")
+        elif isinstance(one, list):
+            found += [(f"{place}[{i}]"[:MAX_PLACE], inner) for i, inner in enumerate(one)]
+        elif isinstance(one, str) and _HALF_PAIR.search(one):
+            raise ApiError(400, f"{place} has half a surrogate pair", param=place, code="invalid_parameter")
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

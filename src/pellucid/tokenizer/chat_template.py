@@ -291,6 +291,7 @@ def _parse_arguments(call: Any) -> None:
 def _plain(value: Any, place: str, depth: int = 0) -> Any:
     """JSON data only: other objects would bring their methods into the sandbox."""
     if depth > 64:
+        place = place if len(place) <= 80 else f"{place[:77]}..."
         raise InvalidParameterError(place, f"{place} is nested more than 64 levels deep")
     if value is None or isinstance(value, bool):
         return value

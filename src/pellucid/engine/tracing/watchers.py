@@ -194,8 +194,8 @@ class TracedAnswer(Answer):
         self._listener.pushed(self, completion, time.monotonic_ns() - began)
         return completion
 
-    def end(self, reason: FinishReason, error: str | None = None) -> CompletionOutput:
-        completion = super().end(reason, error)
+    def end(self, reason: FinishReason, error: str | None = None, error_field: str | None = None) -> CompletionOutput:
+        completion = super().end(reason, error, error_field)
         self._listener.ended(self, completion)
         return completion
 
