@@ -15,6 +15,7 @@ SHARED_SCRIPTS = (
     "texts.js",
     "core.js",
     "trace.js",
+    "files.js",
     "panels_model.js",
     "panel_sampling.js",
     "panels_serving.js",

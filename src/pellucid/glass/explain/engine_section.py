@@ -34,7 +34,9 @@ def output_section(view: TraceView, width: int) -> Iterator[RenderableType]:
     held = [emit for emit in view.emits if emit["held_bytes"]]
     for emit in held[:4]:
         last = emit["token_range"][1] - 1
-        yield Text(f"  token {last}: {emit['held_bytes']} bytes held back ({emit['held_reason']})", SOFT)
+        yield Text(
+            f"  token {last}: {emit['held_bytes']} bytes held back ({plain_text(emit['held_reason'] or '')})", SOFT
+        )
     if len(held) > 4:
         yield Text(f"  … and {len(held) - 4} times more", SOFT)
     yield Text.assemble(("Why it stopped: ", SOFT), (_reason(view), CHOSEN))
@@ -83,7 +85,7 @@ def time_section(view: TraceView, width: int) -> Iterator[RenderableType]:
         table.add_column(justify=justify, no_wrap=True)
     for place, (name, value) in enumerate(ordered):
         letter = Text(_LETTERS[place], HUES[place % len(HUES)])
-        table.add_row(letter, _PARTS.get(name, name), milliseconds(value), percent(value / ttft))
+        table.add_row(letter, Text(_PARTS.get(name) or plain_text(name)), milliseconds(value), percent(value / ttft))
     table.add_row("", Text("together", SOFT), Text(milliseconds(ttft), SOFT), "")
     if tracing:
         table.add_row("", Text("and tracing itself", SOFT), Text(milliseconds(tracing), SOFT), "")
@@ -115,7 +117,7 @@ def _steps(view: TraceView) -> Iterator[RenderableType]:
         took = [step["t1_ns"] - step["t0_ns"] - tracing for step, tracing in zip(decode, traced, strict=True)]
         parts = [name for name in decode[0]["ns"] if name != "tracing"]
         shares = {name: sum(step["ns"][name] for step in decode) / (sum(took) or 1) for name in parts}
-        shown = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share >= 0.001)
+        shown = ", ".join(f"{plain_text(name)} {percent(share)}" for name, share in shares.items() if share >= 0.001)
         each, more = milliseconds(statistics.median(took)), milliseconds(statistics.median(traced))
         yield Text(f"  {plural(len(decode), 'step')} drew the rest, {each} each at the median: {shown}", SOFT)
         yield Text(f"  and {more} for tracing itself: at level 3 every layer is looked at", SOFT)

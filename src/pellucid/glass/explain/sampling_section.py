@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pellucid.glass.explain.drawing import ACCENT, CHOSEN, OUT, SOFT, bar, heading, percent, plain
+from pellucid.glass.pieces import plain_text
 from pellucid.glass.view import TraceView
 from pellucid.trace.events import Event
 from pellucid.trace.jsonl import number
@@ -56,7 +57,7 @@ def _settings(view: TraceView) -> str:
     }
     shown = [f"{name} {value}" for name, value in given.items() if isinstance(value, (int, float, str))]
     seed = view.request["params"]["seed"]["value"]
-    return ", ".join([*(shown or ["all parameters at their defaults"]), f"seed {seed}"])
+    return plain_text(", ".join([*(shown or ["all parameters at their defaults"]), f"seed {seed}"]))
 
 
 def _overview(view: TraceView, width: int) -> Table:
@@ -114,8 +115,8 @@ def _waterfall(view: TraceView, sample: Event) -> Table:
     for stage in sample["stages"]:
         own = stage["chosen"]
         table.add_row(
-            Text("raw logits" if stage["name"] == "raw" else stage["name"], ACCENT),
-            _parameter(stage["param"]),
+            Text("raw logits" if stage["name"] == "raw" else plain_text(stage["name"]), ACCENT),
+            Text(plain_text(_parameter(stage["param"]))),
             f"{stage['alive']:,}",
             percent(stage["mass_removed"]) if stage["mass_removed"] else "–",
             f"{stage['entropy']:.2f}",
@@ -168,7 +169,7 @@ def _gone_at(stages: list[Any], token_id: int) -> str | None:
     for stage in stages[1:]:
         listed = [one for one, _, _ in stage["top"]]
         if token_id not in listed and (len(listed) == stage["alive"] or len(listed) < 10):
-            return str(stage["name"])
+            return plain_text(stage["name"])
     return None
 
 

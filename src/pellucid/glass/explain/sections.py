@@ -35,6 +35,8 @@ def explain(
     if layer is not None and not 0 <= layer < layers:
         raise InvalidParameterError("layer", f"layer is {layer}, but the model has the layers 0 to {layers - 1}")
     yield title(view)
+    if view.end is None:
+        yield Text("The trace has no end: it was cut off, or is still being written.", "bold yellow")
     yield from text_section(view, width, token)
     yield from position_section(view)
     yield from layer_section(view, width, _row(view, token), layer)

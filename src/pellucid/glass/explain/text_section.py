@@ -73,7 +73,7 @@ def position_section(view: TraceView) -> Iterator[RenderableType]:
     yield heading("2", "Positions", f"0 to {last} of {rope['max_pos']}", lead)
     if rope["theta"] is None:
         words = {"learned": "a learned vector is added", "sinusoidal": "sines are added", "none": "none are told"}
-        kind = rope["type"]
+        kind = plain_text(rope["type"])
         yield Text(f"Kind: {kind}; {words.get(kind, 'scores fall with distance (ALiBi)')}.")
         return
     kinds = rope.get("kinds")
@@ -104,7 +104,7 @@ def ranges(numbers: list[int]) -> str:
 
 def _turned(rope: dict[str, Any], last: int, layers: str) -> Iterator[RenderableType]:
     """How far some of the pairs are turned at a position."""
-    scaling = "" if rope["type"] == "default" else f", {rope['type']} scaling"
+    scaling = "" if rope["type"] == "default" else f", {plain_text(rope['type'])} scaling"
     if rope["factor"] is not None and rope["type"] != "default":
         scaling += f" by {rope['factor']:g}"
     pairs = rope["inv_freq"]

@@ -119,7 +119,7 @@ class ComparePanel extends HTMLElement {
   refresh() {
     const { page } = this;
     const held = this.contains(document.activeElement) ? document.activeElement.id : null;
-    this.replaceChildren(h("h2", { class: "small" }, t("compare")), this.buttons(page), ...(page.pinned && page.sequence ? this.compared(page) : [h("p", { class: "lead" }, t("compare_help"))]));
+    this.replaceChildren(h("h2", { class: "small" }, t("compare")), this.buttons(page), ...(page.pinned && page.sequence ? drawn(() => this.compared(page)) : [h("p", { class: "lead" }, t("compare_help"))]));
     if (held && this.querySelector(`#${held}`)) this.querySelector(`#${held}`).focus({ preventScroll: true });
   }
 

@@ -135,11 +135,11 @@ class Page extends HTMLElement {
     try {
       const trace = await readTraceFile(file);
       const mine = this.sequence && this.sequence.request;
-      const twin = mine && trace.keys.find((key) => trace.sequences.get(key).request.rendered === mine.rendered);
+      const twin = mine && trace.keys.find((key) => (trace.sequences.get(key).request || {}).rendered === mine.rendered);
       this.pinned = { trace, key: twin || trace.keys[0], label: file.name };
-      this.status.textContent = "";
+      this.status.textContent = trace.end ? "" : t("no_end");
     } catch (error) {
-      this.status.textContent = t("load_failed", { why: error instanceof SyntaxError ? t("no_trace_file") : error.message });
+      this.status.textContent = t("load_failed", { why: error.message });
     }
     this.comparison.refresh();
     this.comparison.scrollIntoView({ block: "nearest" });

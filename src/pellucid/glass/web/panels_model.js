@@ -12,13 +12,7 @@ class Panel extends HTMLElement {
     this.isDirty = false;
     const held = this.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
     const places = [...this.querySelectorAll(SCROLLED)].map((one) => [one.scrollLeft, one.scrollTop]);
-    let content;
-    try {
-      content = sequence || this.needsNoSequence ? this.draw(trace, sequence, cursor) : [note(t("no_request"))];
-    } catch (error) {
-      content = [note(t("panel_failed"), "warn")];
-      console.error(error);
-    }
+    const content = drawn(() => (sequence || this.needsNoSequence ? this.draw(trace, sequence, cursor) : [note(t("no_request"))]));
     const title = t("panel." + this.dataset.name);
     this.drawnAt = performance.now();
     put(this, [
@@ -31,6 +25,16 @@ class Panel extends HTMLElement {
     if (held) { const again = [...this.querySelectorAll("[data-key]")].find((one) => one.dataset.key === held); if (again) again.focus({ preventScroll: true }); }
   }
 }
+/** What `draw` gives; a sentence where it trips over a trace that is not as it should be. */
+function drawn(draw) {
+  try {
+    return draw();
+  } catch (error) {
+    console.error(error);
+    return [note(t("panel_failed"), "warn")];
+  }
+}
+
 /** Give an element these children; those that it has already stay where they are. */
 function put(parent, nodes) {
   const kept = new Set(nodes);

@@ -12,6 +12,7 @@ async function openReport() {
     page.status.textContent = t("load_failed", { why: String(error) });
     return;
   }
+  page.trace.sort();
   page.trace.isReport = true;
   page.build();
   document.body.dataset.ready = "true";
@@ -23,6 +24,7 @@ function reportHead(page) {
   const items = [];
   if (trace.header && trace.header.redacted) items.push(note(t("redacted"), "warn"));
   if (trace.cut) for (const [what, n] of Object.entries(trace.cut.dropped)) items.push(note(t("cut." + what, { n, kept: trace.cut.kept[what] ?? "" }), "warn"));
+  if (!trace.end) items.push(note(t("no_end"), "warn"));
   if (trace.end && trace.end.dropped) items.push(note(t("dropped", { n: trace.end.dropped }), "warn"));
   items.push(findingsList(page));
   return h("div", { class: "notes" }, items);

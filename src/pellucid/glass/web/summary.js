@@ -9,8 +9,8 @@ class Summary extends HTMLElement {
     const held = this.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     if (!sequence || !sequence.request) { this.replaceChildren(); return; }
     const line = (panel, question, answer) => [h("dt", {}, h("a", { href: `#p-${panel}` }, t(question))), h("dd", { "data-about": panel }, answer)];
-    this.replaceChildren(h("h2", { class: "small" }, t("in_short")), h("dl", { class: "short" }, line("text", "which_tokens", this.tokens(sequence)), line("sampling", "why_this_word", this.word(trace, sequence, cursor)),
-      line("timeline", "where_time", this.time(trace, sequence)), line("emission", "why_stopped", whyStopped(trace, sequence))));
+    this.replaceChildren(h("h2", { class: "small" }, t("in_short")), ...drawn(() => [h("dl", { class: "short" }, line("text", "which_tokens", this.tokens(sequence)), line("sampling", "why_this_word", this.word(trace, sequence, cursor)),
+      line("timeline", "where_time", this.time(trace, sequence)), line("emission", "why_stopped", whyStopped(trace, sequence)))]));
     if (held) { const again = this.querySelector(`a[href="${held}"]`); if (again) again.focus({ preventScroll: true }); }
   }
 

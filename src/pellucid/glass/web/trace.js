@@ -138,6 +138,12 @@ class Trace {
     }
   }
 
+  /** What came in another order than it happened: pages count on it. */
+  sort() {
+    for (const one of this.sequences.values()) one.samples.sort((a, b) => a.i - b.i);
+    this.steps.sort((a, b) => a.step - b.step);
+  }
+
   /** A token id as text; ids whose bytes the trace does not have as #id. */
   piece(id) {
     const data = this.pieces.get(id);
@@ -228,18 +234,4 @@ async function unpack(text, take) {
     for (const line of lines) if (line) take(parseEvent(line));
   }
   if (rest) take(parseEvent(rest));
-}
-
-/** A file of a trace: JSON lines, the same gzipped, or a report, of which the data are taken. */
-async function readTraceFile(file) {
-  const trace = new Trace();
-  const head = new Uint8Array(await file.slice(0, 2).arrayBuffer());
-  let text;
-  if (head[0] === 0x1f && head[1] === 0x8b) text = await new Response(file.stream().pipeThrough(new DecompressionStream("gzip"))).text();
-  else text = await file.text();
-  const packed = /<script type="application\/gzip" id="trace">([A-Za-z0-9+/=\s]*)<\/script>/.exec(text);
-  if (packed) { trace.isReport = true; await unpack(packed[1], (event) => trace.add(event)); }
-  else for (const line of text.split("\n")) if (line.trim()) trace.add(parseEvent(line));
-  if (!trace.header || String(trace.header.schema).split("/")[0] !== "pellucid-trace" || trace.isEmpty) throw new Error(t("no_trace_file"));
-  return trace;
 }
