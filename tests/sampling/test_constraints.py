@@ -312,7 +312,7 @@ def test_answers_are_json_and_satisfy_their_schema(part: dict[str, Any], seed: i
         ),
     ],
 )
-def test_references_alternatives_and_null_are_enforced(schema: Any, good: list[str], bad: list[str]) -> None:
+def test_j77_references_alternatives_and_null_are_enforced(schema: Any, good: list[str], bad: list[str]) -> None:
     assert [text for text in [*good, *bad] if takes(start(json=schema), text)] == good
 
 
@@ -358,7 +358,7 @@ def test_references_alternatives_and_null_are_enforced(schema: Any, good: list[s
         '{"items":' * 5000 + "{}" + "}" * 5000,
     ],
 )
-def test_a_schema_that_cannot_be_enforced_is_refused(schema: Any) -> None:
+def test_j76_a_schema_that_cannot_be_enforced_is_refused(schema: Any) -> None:
     with pytest.raises(InvalidParameterError) as caught:
         start(json=schema)
     assert caught.value.field == "structured_outputs"
@@ -427,7 +427,7 @@ def test_the_line_of_a_grammar_is_named() -> None:
         ({"whitespace_pattern": "[ ]{1,3}"}, ['{   "a":1}'], ['{    "a":1}', '{\n"a":1}']),
     ],
 )
-def test_whitespace_is_capped(options: dict[str, Any], good: list[str], bad: list[str]) -> None:
+def test_j79_whitespace_is_capped(options: dict[str, Any], good: list[str], bad: list[str]) -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"type": "integer"}},
@@ -438,7 +438,7 @@ def test_whitespace_is_capped(options: dict[str, Any], good: list[str], bad: lis
 
 
 @pytest.mark.parametrize("kind", [{"json_object": True}, {"json": {"type": "array"}}, {"json": True}])
-def test_no_run_of_whitespace_is_endless(kind: dict[str, Any]) -> None:
+def test_j79_no_run_of_whitespace_is_endless(kind: dict[str, Any]) -> None:
     """An answer that takes whitespace wherever it may is forced on."""
     constraint, run, longest, in_string = start(**kind), 0, 0, False
     for _ in range(600):

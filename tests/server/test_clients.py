@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 from http_server import RunningServer, mock_engine, wait_for
@@ -36,6 +37,24 @@ def connect(server: RunningServer, body: dict[str, Any], path: str = "/v1/comple
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     connection.sendall(head.encode() + data)
     return connection
+
+
+def test_g65_a_long_prompt_stalls_no_stream() -> None:
+    """In no step is more than its share of tokens computed, and the stream has its token in each of them."""
+    steps: list[list[int]] = []
+    with RunningServer(mock_engine(max_num_batched_tokens=256, speculative_method="off")) as server:
+        with httpx.Client(timeout=60) as http:
+            body = {**LONG, "stream": True}
+            stream = http.send(http.build_request("POST", f"{server.url}/v1/completions", json=body), stream=True)
+            lines = stream.iter_lines()
+            next(lines)
+            server.engine.model.on_forward = lambda batch: steps.append(np.diff(batch.query_start_loc).tolist())  # type: ignore[attr-defined]
+            assert server.post("/v1/completions", {"prompt": "b" * 3000, "max_tokens": 1}).status_code == 200
+            stream.close()
+        wait_for(lambda: is_idle(server))
+    beside = [lengths for lengths in steps if max(lengths) > 1]
+    assert sum(map(sum, beside)) - len(beside) == 3000
+    assert all(len(lengths) == 2 and min(lengths) == 1 and sum(lengths) <= 256 for lengths in beside)
 
 
 @pytest.mark.parametrize("stream", [True, False])

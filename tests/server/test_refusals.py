@@ -48,6 +48,39 @@ def test_a45_too_long_a_prompt_is_400_with_both_counts(client: openai.OpenAI, st
     assert caught.value.param == "messages"
 
 
+def prompts_of(count: int) -> list[tuple[str, dict[str, Any], int, bool]]:
+    """For each endpoint a prompt of so many tokens, those of prompts beside it, and whether an answer needs room."""
+    chat = "a" * (count - len("user:assistant:") - 3)
+    message = [{"role": "user", "content": chat}]
+    return [
+        (COMPLETIONS_PATH, {"prompt": "a" * count}, 0, True),
+        (COMPLETIONS_PATH, {"prompt": ["b", "a" * count]}, 1, True),
+        (COMPLETIONS_PATH, {"prompt": [97] * count}, 0, True),
+        (CHAT_PATH, {"messages": message}, 0, True),
+        ("/v1/responses", {"input": chat}, 0, True),
+        ("/v1/embeddings", {"input": "a" * count}, 0, False),
+        ("/v1/embeddings", {"input": [[97], [97] * count]}, 1, False),
+        ("/v1/prefill", {"prompt": "a" * count}, 0, True),
+        ("/v1/prefill", {"messages": message}, 0, True),
+    ]
+
+
+def test_a46_nothing_of_a_prompt_is_left_out_in_silence(server: RunningServer) -> None:
+    """A prompt is counted in full, up to the longest that fits; one token more is refused with both counts."""
+    context = server.async_llm.max_model_len
+    for place, (path, _, beside, needs_room) in enumerate(prompts_of(500)):
+        longest = context - needs_room
+        for count in (500, longest):
+            answer = server.post(path, prompts_of(count)[place][1]).json()
+            usage = answer.get("usage", answer)
+            assert usage.get("prompt_tokens", usage.get("input_tokens")) - beside == count, (path, answer)
+        error = server.refused(path, prompts_of(longest + 1)[place][1])
+        assert error["code"] == "context_length_exceeded", (path, error)
+        assert f"{longest + 1} tokens" in error["message"]
+        assert str(context) in error["message"]
+    assert server.post("/tokenize", {"prompt": "a" * 5000}).json()["count"] == 5000
+
+
 OUT_OF_RANGE: dict[str, Any] = {
     "n": 0,
     "temperature": -1,

@@ -137,7 +137,9 @@ NAMELESS = {"type": "json_schema", "json_schema": {"schema": {}}}
         ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "ignore_eos", "exclude each other"),
     ],
 )
-def test_what_cannot_be_enforced_is_400(server: RunningServer, fields: dict[str, Any], param: str, words: str) -> None:
+def test_j76_what_cannot_be_enforced_is_400(
+    server: RunningServer, fields: dict[str, Any], param: str, words: str
+) -> None:
     for path, body in ((CHAT_PATH, {"messages": HELLO}), (COMPLETIONS_PATH, {"prompt": "a"})):
         error = server.refused(path, {**body, **fields})
         assert error["param"].endswith(param), error
