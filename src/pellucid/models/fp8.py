@@ -10,7 +10,7 @@ from pellucid.errors import ModelFileError, UnsupportedModelError
 from pellucid.formats.block_types import BF16, F32
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.repack import FP8_BLOCK, are_powers_of_two, fp8_values
-from pellucid.models.sources import StoredTensor, TensorSource
+from pellucid.models.sources import StoredTensor, TensorSource, pages
 
 FP8: Final = "F8_E4M3"
 SCALES: Final = "_scale_inv"
@@ -37,10 +37,10 @@ def scaled_fp8(source: TensorSource, name: str, rows: int, columns: int) -> Stor
     if not np.isfinite(scales).all():
         raise ModelFileError(f"{source.label}: tensor {scale_name} has a scale that is not finite")
     kind = BF16 if are_powers_of_two(scales) else F32
-    data = np.empty(kind.nbytes((rows, columns)), dtype=np.uint8)
+    data = pages(kind.nbytes((rows, columns)))
     row_bytes = columns * kind.type_size
     for i in range(len(scales)):
         first, last = i * FP8_BLOCK, min((i + 1) * FP8_BLOCK, rows)
         part = codes.data[first * columns : last * columns].reshape(last - first, columns)
         data[first * row_bytes : last * row_bytes] = quantize(fp8_values(part, scales[i : i + 1]), kind)
-    return StoredTensor(name, (rows, columns), kind, data, False, codes.release)
+    return StoredTensor(name, (rows, columns), kind, data, True, codes.release)

@@ -13,7 +13,6 @@ The rule, for `pellucid quantize` and for `--quantization` alike:
 from __future__ import annotations
 
 import math
-import mmap
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +26,7 @@ from pellucid.formats.block_types import BF16, BLOCK_TYPES_BY_NAME, F16, F32, Q4
 from pellucid.formats.dequantize import dequantize
 from pellucid.formats.quantize import quantize
 from pellucid.models.architectures.base import TensorNames
-from pellucid.models.sources import StoredTensor, TensorSource
+from pellucid.models.sources import StoredTensor, TensorSource, pages
 
 _FLOATS = (F32, F16, BF16)
 _SMALLER = {"Q4_K": Q4_1, "Q5_K": Q5_1, "Q6_K": Q8_0}
@@ -70,7 +69,7 @@ class Quantizer:
         kind = self.type_of(name, tensor)
         if kind is tensor.type:
             return tensor
-        data = _pages(kind.nbytes(tensor.shape))
+        data = pages(kind.nbytes(tensor.shape))
         for start, blocks in quantized_chunks(tensor, kind):
             data[start : start + len(blocks)] = blocks
         return replace(tensor, type=kind, data=data, mapped=True)
@@ -120,11 +119,6 @@ def quantized_chunks(tensor: StoredTensor, kind: BlockType) -> Iterator[tuple[in
             tensor.release()
             for start, blocks in zip(some, made, strict=True):
                 yield start * out_bytes, blocks
-
-
-def _pages(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Memory whose pages go back to the system one by one as a backend packs them, unlike an array's."""
-    return np.frombuffer(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8)
 
 
 def _threads() -> int:

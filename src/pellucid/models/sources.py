@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import mmap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,3 +191,8 @@ def array_tensor(name: str, values: npt.NDArray[Any]) -> StoredTensor:
     """Numbers in memory as a float32 tensor."""
     plain = np.ascontiguousarray(values, dtype=np.float32)
     return StoredTensor(name, plain.shape, F32, plain.reshape(-1).view(np.uint8), False)
+
+
+def pages(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Memory whose pages go back to the system one by one as a backend packs them, unlike an array's."""
+    return np.frombuffer(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8)
