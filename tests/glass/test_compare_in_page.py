@@ -168,8 +168,10 @@ def test_a_file_is_dropped_on_the_page(watched: Watched) -> None:
 
 def test_what_is_no_trace_is_refused_in_one_sentence(watched: Watched, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    for text in ("not json", '{"type": "header", "schema": "other/1"}', ""):
+    no_trace = "it is no trace of the form pellucid-trace"
+    other = '{"type": "header", "schema": "other/1"}'
+    for text, sentence in (("not json", "line 1 is no JSON"), (other, no_trace), ("", no_trace)):
         path.write_text(text, encoding="utf-8")
         watched.page.locator("#other-file").set_input_files([])
         watched.page.locator("#other-file").set_input_files(path)
-        watched.page.locator(".status", has_text="it is no trace of the form pellucid-trace").wait_for(timeout=5000)
+        watched.page.locator(".status", has_text=sentence).wait_for(timeout=5000)
