@@ -19,7 +19,9 @@ from pellucid.cli.verbs import SUBVERBS, VERBS, Verb
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
 GUIDES = [path for path in DOCUMENTS if "decisions" not in path.parts]
 SETUP_COMMANDS = ['pip install . && pellucid generate "The capital of France is"', "pip install '.[test]' && pytest"]
-OTHER_PROGRAMS_FLAGS = {"--models", "--scenarios", "--version", "--write", "--check", "--repeats", "--rounds", "--runs"}
+OTHER_PROGRAMS_FLAGS = {
+    *("--check", "--lookup", "--models", "--repeats", "--rounds", "--runs", "--scenarios", "--version", "--write"),
+}
 
 _LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 _ABSOLUTE_PATH = re.compile(r"(?<![\w/.~$})\]:*-])/(?!v1/)[\w.-]+/[\w.-]")

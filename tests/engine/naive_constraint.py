@@ -39,14 +39,21 @@ class NaiveConstraint:
     def advance(self, token_id: int) -> None:
         self._text += bytes([token_id])
 
-    def forced_tokens(self, most: int) -> list[int]:
+    def look_ahead(self) -> NaiveConstraint:
+        ahead = NaiveConstraint(SHAPES[self._shape])
+        ahead._text = self._text
+        return ahead
+
+    def few_allowed(self) -> tuple[int, ...] | None:
+        ids = self._next()
+        return tuple(ids) if ids and not self._is_whole(self._text) else None
+
+    def forced_bytes(self) -> bytes:
         """Bytes that alone may follow."""
-        text, forced = self._text, b""
-        while len(forced) < most and not self._is_whole(self._text) and len(after := self._next()) == 1:
-            forced += bytes(after)
-            self._text = text + forced
-        self._text = text
-        return list(forced)
+        ahead = self.look_ahead()
+        while not ahead._is_whole(ahead._text) and len(after := ahead._next()) == 1:
+            ahead._text += bytes(after)
+        return ahead._text[len(self._text) :]
 
     def apply(self, logits: npt.NDArray[np.float32]) -> None:
         ids = self._next() + (sorted(ByteTokenizer().eos_ids) if self._is_whole(self._text) else [])

@@ -12,11 +12,14 @@ from mock_model import make_engine
 from pellucid.engine.llm import LLM
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.speculation import forced
+from pellucid.engine.speculation.drafts import Draft
+from pellucid.formats.gguf import GGUFFile
 from pellucid.outputs import RequestOutput
 from pellucid.sampling.constraints import compiler
 from pellucid.sampling.constraints.constraint import Constraint
 from pellucid.sampling_params import SamplingParams
 from pellucid.structured_outputs import StructuredOutputsParams
+from pellucid.tokenizer.tokenizer import Tokenizer
 
 KEYS = {
     name: {"type": "integer", "maximum": 99, "minimum": 0} for name in ("number_of_customers", "year_of_foundation")
@@ -70,18 +73,15 @@ def test_forced_bytes_take_no_steps_of_their_own() -> None:
 
 
 def test_it_is_seldom_asked_where_nothing_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[int] = []
-    original = Constraint.forced_tokens
-    monkeypatch.setattr(
-        Constraint, "forced_tokens", lambda self, most: found.append(len(ids := original(self, most))) or ids
-    )
+    looks: list[Constraint] = []
+    original = Constraint.look_ahead
+    monkeypatch.setattr(Constraint, "look_ahead", lambda self: looks.append(self) or original(self))
     asked(make_engine(speculative_method="auto"), StructuredOutputsParams(regex="[a-g]{200}"), max_tokens=190)
-    assert 0 < len(found) <= forced.IN_VAIN + 190 // forced.THEN_EVERY + 1
-    assert not any(found[:-1])
-    found.clear()
+    assert 0 < len(looks) <= forced.IN_VAIN + 190 // forced.THEN_EVERY + 1
+    looks.clear()
     for method in ("off", "ngram"):
         asked(make_engine(speculative_method=method), SHAPES[0])  # type: ignore[arg-type]
-    assert not found
+    assert not looks
 
 
 def test_looking_ahead_does_not_count_against_the_answers_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,17 +93,33 @@ def test_looking_ahead_does_not_count_against_the_answers_limits(monkeypatch: py
     assert bits(guessing) == bits(plain)
 
 
-def test_the_place_in_the_grammar_stays() -> None:
-    constraint = make_engine().grammars.compile(StructuredOutputsParams(choice=("abcd", "abce"))).start()
-    assert constraint.forced_tokens(8) == list(b"abc")
-    before = constraint.mask.copy()
-    constraint.fill_mask()
-    assert (constraint.mask == before).all()
-    for token_id in b"abc":
-        constraint.advance(token_id)
-    assert constraint.forced_tokens(8) == []
-    constraint.advance(ord("d"))
-    assert constraint.is_complete
+def test_a_choice_is_guessed_as_it_was_made_before() -> None:
+    """Between two things nothing forces one; the second time it is likely to be as the first."""
+    plain, guessing = make_engine(), make_engine(speculative_method="auto")
+    assert guessing.speculator is not None
+    guessing.speculator.lookup = Nothing()
+    guessing.speculator.costs.observe = lambda num_rows, seconds: None  # type: ignore[method-assign]
+    shape = StructuredOutputsParams(regex="(abcd(x|y)){30}")
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 150, "logit_bias": {ord("x"): 100}}
+    output = asked(guessing, shape, **options)
+    assert bits(output) == bits(asked(plain, shape, **options))
+    assert output.metrics is not None
+    assert output.metrics.num_accepted_tokens > 150 * 4 // 5, "more than what is forced"
+
+
+class Nothing:
+    """A proposer without a guess."""
+
+    name = "nothing"
+
+    def propose(self, wanted: Any) -> list[Draft]:
+        return [Draft() for _ in wanted]
+
+    def learn(self, *_: Any) -> None: ...
+
+    def table_changed(self, key: int) -> None: ...
+
+    def forget(self, key: int) -> None: ...
 
 
 def test_real_answers(smollm2_path: Path) -> None:
@@ -118,3 +134,34 @@ def test_real_answers(smollm2_path: Path) -> None:
         with LLM(str(smollm2_path), speculative_method=method, **settings) as llm:  # type: ignore[arg-type]
             answers.append([bits(output) for output in llm.generate(["As JSON: "] * len(params), params)])
     assert answers[0] == answers[1]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smollm2_path: Path) -> Any:
+    with GGUFFile.open(smollm2_path) as file:
+        return Tokenizer.from_gguf(file.metadata)
+
+
+NAMES = {"number_of_customers": {"type": "integer"}, "chance_of_rain_percent": {"type": "integer"}}
+NAMED = {"type": "object", "properties": NAMES, "required": list(NAMES), "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "guess"),
+    [
+        ('{"number', "_|of|_|custom|ers"),
+        ('{"number_of_custom', 'ers|":'),
+        ('{"number_of_customers": 5, "', "ch|ance|_|of|_|rain"),
+    ],
+)
+def test_names_are_spelled_as_the_tokenizer_does(tokenizer: Any, text: str, guess: str) -> None:
+    """The longest tokens would be `customer` and `s`."""
+    compiler_ = compiler.GrammarCompiler(tokenizer, tokenizer.vocab_size)
+    constraint = compiler_.compile(StructuredOutputsParams(json=NAMED)).start()
+    ids = tokenizer.encode(text)
+    for token_id in ids:
+        constraint.advance(token_id)
+    assert constraint.error is None
+    places = forced.ForcedProposer(tokenizer)._places(forced._Answer(), constraint, ids, 16)
+    guessed = [tokenizer.token_text(place.guess) for place in places if place.guess is not None]
+    assert "|".join(guessed).startswith(guess)

@@ -149,7 +149,11 @@ def test_masks_are_those_of_the_tokens_read_alone() -> None:
             places[which] -= back
             continue
         if rng.random() < 0.3:
-            other.forced_tokens(4)
+            ahead = other.look_ahead()
+            for token_id in ahead.few_allowed() or ():
+                ahead.advance(token_id)
+                break
+            ahead.forced_bytes()
         other.fill_mask()
         assert (other.mask == masks[place]).all()
         other.advance(text[place])
@@ -465,9 +469,15 @@ def test_control_tokens_come_only_where_a_grammar_names_them() -> None:
 
 def test_text_that_is_certain_is_offered_to_speculation() -> None:
     constraint = start(choice=["abcd", "abce"])
-    assert constraint.forced_tokens(8) == list(b"abc")
-    assert constraint.forced_tokens(2) == list(b"ab")
+    ahead = constraint.look_ahead()
+    assert ahead.forced_bytes() == b"abc"
+    for token_id in b"abc":
+        assert ahead.few_allowed() == (token_id,)
+        ahead.advance(token_id)
+    assert ahead.few_allowed() == tuple(b"de")
+    assert ahead.forced_bytes() == b""
     assert allowed(constraint) == {ord("a")}
+    assert start(regex="[a-z0-9]{9}").few_allowed() is None, "too many to guess one"
 
 
 def test_grammars_are_kept_and_the_oldest_given_up() -> None:

@@ -87,7 +87,7 @@ class LLMEngine:
             threads=args.threads,
             precision=args.precision,
         )
-        self.speculator = make_speculator(args, model, draft_model, num_blocks, self.max_model_len)
+        self.speculator = make_speculator(args, model, tokenizer, draft_model, num_blocks, self.max_model_len)
         self._intake = Intake(args, tokenizer, config.vocab_size, self.max_model_len)
         self._postprocessor = Postprocessor(self.scheduler, self.runner, self.storage, self.speculator)
         self._tracer: EngineTracer | None = None

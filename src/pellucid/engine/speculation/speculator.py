@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pellucid.config import EngineArgs, SpeculativeMethod
 from pellucid.engine.model_runner import Model
+from pellucid.engine.output_processor import TokenizerLike
 from pellucid.engine.scheduler import ScheduledRequest, Scheduler, SchedulerOutput
 from pellucid.engine.speculation.costs import StepCosts
 from pellucid.engine.speculation.draft_model import DraftModelProposer
@@ -36,13 +37,17 @@ class Speculator:
     """
 
     def __init__(
-        self, method: SpeculativeMethod, num_tokens: int, draft_model: DraftModelProposer | None = None
+        self,
+        method: SpeculativeMethod,
+        num_tokens: int,
+        tokenizer: TokenizerLike,
+        draft_model: DraftModelProposer | None = None,
     ) -> None:
         self.num_tokens = num_tokens
         self.is_adaptive = method == "auto"
         self.draft_model = draft_model
         self.lookup: Proposer | None = None if method == "draft_model" else NgramProposer()
-        self.forced = ForcedProposer() if self.is_adaptive else None
+        self.forced = ForcedProposer(tokenizer) if self.is_adaptive else None
         self.costs = StepCosts()
         self._drafts: dict[int, tuple[Proposer, Draft]] = {}
         """What was proposed for this step, by request key."""
@@ -228,7 +233,12 @@ class Speculator:
 
 
 def make_speculator(
-    args: EngineArgs, model: Model, draft_model: Model | None, num_blocks: int, max_model_len: int
+    args: EngineArgs,
+    model: Model,
+    tokenizer: TokenizerLike,
+    draft_model: Model | None,
+    num_blocks: int,
+    max_model_len: int,
 ) -> Speculator | None:
     """What the arguments ask for; None when speculation is off.
 
@@ -239,7 +249,7 @@ def make_speculator(
     if (draft_model is None) != (args.speculative_model is None):
         raise InvalidParameterError("speculative_model", "speculative_model and the draft model go together")
     if draft_model is None:
-        return Speculator(args.speculative_method, args.num_speculative_tokens)
+        return Speculator(args.speculative_method, args.num_speculative_tokens, tokenizer)
     config, name = draft_model.config, shown(args.speculative_model)
     if config.vocab_size != model.config.vocab_size:
         raise InvalidParameterError(
@@ -261,4 +271,4 @@ def make_speculator(
         max_num_batched_tokens=args.max_num_batched_tokens,
         cost=config.weight_bytes / model.config.weight_bytes if model.config.weight_bytes else 1.0,
     )
-    return Speculator(args.speculative_method, args.num_speculative_tokens, proposer)
+    return Speculator(args.speculative_method, args.num_speculative_tokens, tokenizer, proposer)

@@ -22,8 +22,8 @@ TOO_MANY = (
 )
 ROW_IS_FULL = "items; max is"
 """llguidance's words: its parser has a row at each place, with an item for each way to read on."""
-MAX_SPELLINGS = 32
-"""More tokens than this are not the beginnings of one."""
+FEW = 32
+"""Of so many tokens at most one can be guessed."""
 
 
 class Constraint:
@@ -102,49 +102,29 @@ class Constraint:
             if not self._matcher.rollback(num_tokens):
                 self._fail()
 
-    def forced_tokens(self, most: int) -> list[int]:
-        """Up to `most` tokens whose text is certain to come, for speculation. Fills the mask of the next token.
+    def look_ahead(self) -> Constraint:
+        """A copy that may read on: what it needs does not count against the answer's limits, which would otherwise
+        depend on speculation."""
+        return Constraint(self._matcher.deep_copy(), self.kind, self._token_bytes, self._end_bits, self._forbidden)
 
-        At each place every token allowed must be the beginning of the longest one. The model may still spell that text
-        in shorter tokens, so a draft can be refused. A copy looks ahead: what it needs does not count against the
-        answer's limits, which would otherwise depend on speculation.
-        """
+    def few_allowed(self) -> tuple[int, ...] | None:
+        """The tokens that may come next where they are FEW or less, and not end tokens alone. Fills the mask."""
         self.fill_mask()
-        forced: list[int] = []
-        ahead = self
-        while len(forced) < most:
-            token_id = ahead._forced_token()
-            if token_id is None:
-                break
-            forced.append(token_id)
-            if len(forced) == most:
-                break
-            if ahead is self:
-                copy = self._matcher.deep_copy()
-                ahead = Constraint(copy, self.kind, self._token_bytes, self._end_bits, self._forbidden)
-            ahead.advance(token_id)
-            if ahead.is_complete:
-                break
-            ahead.fill_mask()
-        return forced
-
-    def _forced_token(self) -> int | None:
-        """The longest token allowed, if all others are beginnings of it."""
         if self.error is not None or self.must_end:
             return None
         words = np.flatnonzero(self.mask)
-        if not 0 < len(words) <= MAX_SPELLINGS:
+        if not 0 < len(words) <= FEW:
             return None
         bits = np.unpackbits(self.mask[words].view(np.uint8), bitorder="little")
         places = np.flatnonzero(bits)
-        if len(places) > MAX_SPELLINGS:
+        if len(places) > FEW:
             return None
-        ids = (32 * words[places // 32] + places % 32).tolist()
-        if ids[-1] >= len(self._token_bytes):
-            return None
-        spellings = [self._token_bytes[i] for i in ids]
-        longest = max(spellings, key=len)
-        return int(ids[spellings.index(longest)]) if all(map(longest.startswith, spellings)) else None
+        ids = tuple((32 * words[places // 32] + places % 32).tolist())
+        return ids if ids[-1] < len(self._token_bytes) else None
+
+    def forced_bytes(self) -> bytes:
+        """The text that must come next, whatever its tokens. For a copy: it reads ahead."""
+        return b"" if self.error is not None else bytes(self._matcher.compute_ff_bytes())
 
     def apply(self, logits: FloatArray) -> None:
         """Make what the mask forbids impossible, in place; logits [vocab].
