@@ -15,7 +15,6 @@ import inspect
 import json
 import re
 import sys
-import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, fields
 from itertools import pairwise
@@ -25,6 +24,7 @@ from typing import Any
 from pellucid import beam_search_params, config, errors, outputs, pooling_params
 from pellucid.beam_search_params import BeamSearchParams, BeamSearchSequence
 from pellucid.cli import exit_codes
+from pellucid.cli.arguments import Option, Parameter, parameters_of
 from pellucid.cli.flags import NO_FLAG
 from pellucid.cli.verbs import SUBVERBS, VERBS, Verb
 from pellucid.config import EngineArgs, ModelConfig
@@ -217,29 +217,22 @@ def commands() -> Iterator[str]:
 
 
 class Flag:
-    """One parameter of a verb, as typer will read it."""
+    """One parameter of a verb, as the table has it."""
 
-    def __init__(self, parameter: inspect.Parameter) -> None:
-        info = next(i for i in typing.get_args(parameter.annotation)[1:] if hasattr(i, "param_decls"))
-        # The first name given to typer.Option stands in its `default` until typer reads it.
-        names = [n for n in (info.default, *(info.param_decls or ())) if isinstance(n, str)]
+    def __init__(self, parameter: Parameter) -> None:
+        info = parameter.info
         self.name = parameter.name
-        self.panel: str | None = getattr(info, "rich_help_panel", None)
-        is_flag = bool(names)
-        metavar = info.metavar or ("" if is_flag else parameter.name)
-        spelled = [part for name in names for part in name.split("/")]
-        self.spelled = ", ".join(code(part) for part in spelled) if is_flag else code(str(metavar))
-        if is_flag and info.metavar:
-            self.spelled += f" {info.metavar}"
-        text = str(info.help or "")
-        self.meaning, _, default = text.partition(" [default: ")
-        self.default = default.removesuffix("]") or self._own_default(parameter, info)
+        self.panel: str | None = info.panel if isinstance(info, Option) else None
+        if isinstance(info, Option):
+            self.spelled = ", ".join(code(name) for name in (*info.names, *info.off_names))
+            self.spelled += f" {info.metavar}" if info.metavar else ""
+        else:
+            self.spelled = code(info.metavar or parameter.name)
+        self.meaning, _, default = info.help.partition(" [default: ")
+        self.default = default.removesuffix("]") or self._own_default(parameter.default)
 
     @staticmethod
-    def _own_default(parameter: inspect.Parameter, info: Any) -> str:
-        if isinstance(info.show_default, str):
-            return info.show_default
-        default = parameter.default
+    def _own_default(default: Any) -> str:
         if default is None or default is inspect.Parameter.empty:
             return ""
         return {True: "yes", False: "no"}[default] if isinstance(default, bool) else str(default)
@@ -254,7 +247,7 @@ class Flag:
 
 
 def _flags(function: Callable[..., Any]) -> list[Flag]:
-    return [Flag(p) for p in inspect.signature(function, eval_str=True).parameters.values()]
+    return [Flag(p) for p in parameters_of(function)]
 
 
 def _shared_note(function: Callable[..., Any]) -> Iterator[str]:

@@ -38,8 +38,6 @@ def test_help_imports_nothing_heavy() -> None:
     loaded = set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stderr.split())
     assert not loaded & {
         "numpy",
-        "typer",
-        "click",
         "rich",
         "tokenizers",
         "jinja2",
@@ -54,7 +52,7 @@ def test_help_loads_nothing_heavy() -> None:
         "import sys; from pellucid.cli.main import main; sys.argv = ['pellucid', '--help']\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'numpy', 'typer', 'rich', 'tokenizers', 'jinja2', 'huggingface_hub', 'fastapi', 'pydantic'}\n"
+        "heavy = {'numpy', 'rich', 'tokenizers', 'jinja2', 'huggingface_hub', 'fastapi', 'pydantic'}\n"
         "print('loaded:', sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

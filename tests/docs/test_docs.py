@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from documents import DOCUMENTS, ROOT, commands, fences, named, tool
 
-from pellucid.cli.flags import flag_names
+from pellucid.cli.arguments import flag_names
 from pellucid.cli.main import main
 from pellucid.cli.verbs import SUBVERBS, VERBS, Verb
 

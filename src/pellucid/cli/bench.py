@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Option
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import load_llm
 from pellucid.config import PRECISION_KL
@@ -27,11 +26,11 @@ MAX_BATCH_SIZE = 4096
 
 @with_flags(sampling=False)
 def latency(
-    input_len: Annotated[int, typer.Option("--input-len", metavar="N", help="Tokens of each prompt.")] = 128,
-    output_len: Annotated[int, typer.Option("--output-len", metavar="N", help="Tokens of each answer.")] = 64,
-    batch_size: Annotated[int, typer.Option("--batch-size", metavar="N", help="Requests at once.")] = 1,
-    num_iters: Annotated[int, typer.Option("--num-iters", metavar="N", help="Rounds that are measured.")] = 5,
-    num_warmup: Annotated[int, typer.Option("--num-warmup", metavar="N", help="Rounds before those.")] = 1,
+    input_len: Annotated[int, Option("--input-len", metavar="N", help="Tokens of each prompt.")] = 128,
+    output_len: Annotated[int, Option("--output-len", metavar="N", help="Tokens of each answer.")] = 64,
+    batch_size: Annotated[int, Option("--batch-size", metavar="N", help="Requests at once.")] = 1,
+    num_iters: Annotated[int, Option("--num-iters", metavar="N", help="Rounds that are measured.")] = 5,
+    num_warmup: Annotated[int, Option("--num-warmup", metavar="N", help="Rounds before those.")] = 1,
     *,
     engine: dict[str, Any],
 ) -> None:

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Option
 from pellucid.cli.load.client import CHAT, PATHS
 from pellucid.errors import InvalidParameterError, PellucidError
 
@@ -37,49 +36,43 @@ class LoadError(PellucidError):
 
 def serve(
     base_url: Annotated[
-        str, typer.Option("--base-url", metavar="URL", help="Where the API is, up to and including /v1.")
+        str, Option("--base-url", metavar="URL", help="Where the API is, up to and including /v1.")
     ] = "http://127.0.0.1:8000/v1",
     model: Annotated[
-        str | None, typer.Option("--model", "-m", metavar="NAME", help="The first that the server lists when unset.")
+        str | None, Option("--model", "-m", metavar="NAME", help="The first that the server lists when unset.")
     ] = None,
-    api_key: Annotated[
-        str | None, typer.Option("--api-key", metavar="KEY", help=f"${KEY_VARIABLE} when unset.", show_default=False)
-    ] = None,
-    endpoint: Annotated[str, typer.Option("--endpoint", metavar="|".join(PATHS), help="Which API is asked.")] = CHAT,
-    num_prompts: Annotated[int, typer.Option("--num-prompts", metavar="N", help="Conversations held.")] = 100,
+    api_key: Annotated[str | None, Option("--api-key", metavar="KEY", help=f"${KEY_VARIABLE} when unset.")] = None,
+    endpoint: Annotated[str, Option("--endpoint", metavar="|".join(PATHS), help="Which API is asked.")] = CHAT,
+    num_prompts: Annotated[int, Option("--num-prompts", metavar="N", help="Conversations held.")] = 100,
     request_rate: Annotated[
         float | None,
-        typer.Option(
+        Option(
             "--request-rate",
             metavar="NUMBER",
             help="Conversations that begin in a second, at random moments (a Poisson process).",
-            show_default=False,
         ),
     ] = None,
     max_concurrency: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--max-concurrency",
             metavar="N",
             help=f"Conversations at once. {DEFAULT_CONCURRENCY} when neither this nor --request-rate is given.",
-            show_default=False,
         ),
     ] = None,
     input_len: Annotated[
-        int, typer.Option("--input-len", metavar="N", help="Mean tokens of what a person says, about.")
+        int, Option("--input-len", metavar="N", help="Mean tokens of what a person says, about.")
     ] = 161,
-    output_len: Annotated[
-        int, typer.Option("--output-len", metavar="N", help="Mean tokens of an answer at most.")
-    ] = 338,
-    max_len: Annotated[int, typer.Option("--max-len", metavar="N", help="No prompt or answer is longer.")] = 1024,
-    turns: Annotated[int, typer.Option("--turns", metavar="N", help="Turns of each conversation.")] = 1,
+    output_len: Annotated[int, Option("--output-len", metavar="N", help="Mean tokens of an answer at most.")] = 338,
+    max_len: Annotated[int, Option("--max-len", metavar="N", help="No prompt or answer is longer.")] = 1024,
+    turns: Annotated[int, Option("--turns", metavar="N", help="Turns of each conversation.")] = 1,
     shared_prefix_len: Annotated[
         int,
-        typer.Option("--shared-prefix-len", metavar="N", help="Tokens of a system prompt that all share, about."),
+        Option("--shared-prefix-len", metavar="N", help="Tokens of a system prompt that all share, about."),
     ] = 0,
     dataset: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--dataset",
             metavar="FILE",
             help="Prompts from a file of JSON lines with prompt or messages, and max_tokens where wanted.",
@@ -87,33 +80,26 @@ def serve(
     ] = None,
     ignore_eos: Annotated[
         bool,
-        typer.Option(
-            "--ignore-eos", help="Answers of the full length, from servers that know the field (not OpenAI's)."
-        ),
+        Option("--ignore-eos", help="Answers of the full length, from servers that know the field (not OpenAI's)."),
     ] = False,
-    extra_body: Annotated[
-        str, typer.Option("--extra-body", metavar="JSON", help="Fields put into every request.", show_default=False)
-    ] = "{}",
+    extra_body: Annotated[str, Option("--extra-body", metavar="JSON", help="Fields put into every request.")] = "{}",
     slo: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--slo",
             metavar="TARGETS",
             help='For goodput: milliseconds that count as good, such as "ttft:500 tpot:50"; also e2e.',
-            show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of prompts, lengths and arrivals.")] = 0,
+    seed: Annotated[int, Option("--seed", metavar="N", help="Of prompts, lengths and arrivals.")] = 0,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="Without a byte, before a request has failed.")
+        float, Option("--timeout", metavar="SECONDS", help="Without a byte, before a request has failed.")
     ] = 300.0,
     details: Annotated[
         Path | None,
-        typer.Option(
-            "--details", metavar="FILE", help="Write a line of JSON for each request there.", show_default=False
-        ),
+        Option("--details", metavar="FILE", help="Write a line of JSON for each request there."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Only the line of JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Only the line of JSON.")] = False,
 ) -> None:
     """Prompts are made here: sentences of common words, lengths drawn from log-normal distributions whose means are
     those of ShareGPT's conversations. TTFT counts from the moment a request was due to the first text, TPOT is the mean

@@ -7,9 +7,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Option
 from pellucid.cli.exit_codes import EXIT_REQUEST_FAILED
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import PRESET_HELP, load_llm, sampling_params
@@ -33,9 +32,9 @@ Ctrl-C stops an answer. A line that must begin with / can begin with a space ins
 
 @with_flags(sampling=True, skip=("n", "logprobs", "prompt_logprobs"))
 def chat(
-    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System prompt.")] = None,
-    preset: Annotated[str | None, typer.Option("--preset", metavar="NAME", help=PRESET_HELP)] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures after an answer.")] = False,
+    system: Annotated[str | None, Option("--system", metavar="TEXT", help="System prompt.")] = None,
+    preset: Annotated[str | None, Option("--preset", metavar="NAME", help=PRESET_HELP)] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No figures after an answer.")] = False,
     json_schema: JsonSchemaFlag = None,
     json_object: JsonObjectFlag = False,
     regex: RegexFlag = None,

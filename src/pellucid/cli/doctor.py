@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Argument, Option
 from pellucid.cli.exit_codes import EXIT_FINDINGS
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import local_path
@@ -32,33 +31,25 @@ _SKIPPED = ("kv_cache_save", "seed", "max_num_seqs", "max_num_batched_tokens", "
 def doctor(
     subject: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="MODEL|TRACE",
             help="A model (alias, repository id, GGUF file or folder), or a trace (JSON lines; `-` reads one from "
             "standard input).",
-            show_default=False,
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="MODEL",
-            help="Whose tokenizer the model should have: compared by fingerprint.",
-            show_default=False,
-        ),
+        Option("--tokenizer", metavar="MODEL", help="Whose tokenizer the model should have: compared by fingerprint."),
     ] = None,
     slow_ttft_ms: Annotated[
         int,
-        typer.Option("--slow-ttft-ms", metavar="MS", min=1, help="A first token that comes later is slow."),
+        Option("--slow-ttft-ms", metavar="MS", min=1, help="A first token that comes later is slow."),
     ] = SLOW_TTFT_MS,
     append: Annotated[
         bool,
-        typer.Option(
-            "--append", help="Write the findings into the trace, in place of earlier ones: reports show them."
-        ),
+        Option("--append", help="Write the findings into the trace, in place of earlier ones: reports show them."),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON instead of text.")] = False,
     *,
     engine: dict[str, Any],
 ) -> int:

@@ -6,9 +6,8 @@ import json as json_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Argument, Option
 from pellucid.cli.exit_codes import EXIT_REQUEST_FAILED
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import PRESET_HELP, load_llm, sampling_params
@@ -26,55 +25,39 @@ DEFAULT_MAX_TOKENS = 12
 
 @with_flags(sampling=True, skip=("logprobs", "prompt_logprobs"), shown_defaults={"max_tokens": DEFAULT_MAX_TOKENS})
 def explain(
-    prompt: Annotated[
-        str | None, typer.Argument(help="Text to explain; `-` or nothing reads standard input.", show_default=False)
-    ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="The prompt is a message: through the chat template.")] = False,
-    system: Annotated[
-        str | None, typer.Option("--system", metavar="TEXT", help="System prompt; implies --chat.", show_default=False)
-    ] = None,
-    preset: Annotated[str | None, typer.Option("--preset", metavar="NAME", help=PRESET_HELP)] = None,
+    prompt: Annotated[str | None, Argument(help="Text to explain; `-` or nothing reads standard input.")] = None,
+    chat: Annotated[bool, Option("--chat", help="The prompt is a message: through the chat template.")] = False,
+    system: Annotated[str | None, Option("--system", metavar="TEXT", help="System prompt; implies --chat.")] = None,
+    preset: Annotated[str | None, Option("--preset", metavar="NAME", help=PRESET_HELP)] = None,
     token: Annotated[
         int | None,
-        typer.Option("--token", metavar="N", help="Look closely at the token at this position.", show_default=False),
+        Option("--token", metavar="N", help="Look closely at the token at this position."),
     ] = None,
-    layer: Annotated[
-        int | None, typer.Option("--layer", metavar="N", help="Look closely at this layer.", show_default=False)
-    ] = None,
+    layer: Annotated[int | None, Option("--layer", metavar="N", help="Look closely at this layer.")] = None,
     waterfalls: Annotated[
-        bool, typer.Option("--waterfalls", help="Show how every new token was drawn, stage by stage, not one alone.")
+        bool, Option("--waterfalls", help="Show how every new token was drawn, stage by stage, not one alone.")
     ] = False,
     saved: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FILE", help="Explain a saved trace; no model is loaded.", show_default=False),
+        Option("--from", metavar="FILE", help="Explain a saved trace; no model is loaded."),
     ] = None,
     json: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Save the trace, as JSON lines; - is stdout.", show_default=False),
+        Option("--json", metavar="FILE", help="Save the trace, as JSON lines; - is stdout."),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Save a report: one page that works offline.", show_default=False),
+        Option("--html", metavar="FILE", help="Save a report: one page that works offline."),
     ] = None,
     perfetto: Annotated[
         Path | None,
-        typer.Option(
-            "--perfetto",
-            metavar="FILE",
-            help="Save the timeline for ui.perfetto.dev (Chrome trace).",
-            show_default=False,
-        ),
+        Option("--perfetto", metavar="FILE", help="Save the timeline for ui.perfetto.dev (Chrome trace)."),
     ] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(
-            "--compare",
-            metavar="FILE",
-            help="Another trace: the first difference; ends with 1 if any.",
-            show_default=False,
-        ),
+        Option("--compare", metavar="FILE", help="Another trace: the first difference; ends with 1 if any."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Save only; print nothing but a difference.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Save only; print nothing but a difference.")] = False,
     *,
     sampling: dict[str, Any],
     engine: dict[str, Any],

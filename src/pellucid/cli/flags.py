@@ -10,13 +10,12 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from decimal import Decimal
 from typing import Annotated, Any, Union
 
-import typer
-
+from pellucid.cli.arguments import Option, read_number
 from pellucid.config import EngineArgs
 from pellucid.errors import InvalidParameterError, shown
 from pellucid.sampling_params import SamplingParams
@@ -84,17 +83,6 @@ def with_flags(
     return decorate
 
 
-def flag_names(function: Callable[..., Any]) -> Iterator[str]:
-    """All flags a command knows, for the nearest one to an unknown one."""
-    yield "--help"
-    for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        for extra in typing.get_args(parameter.annotation)[1:]:
-            # the first flag given to typer.Option stands in its `default` until typer reads it
-            for declaration in (getattr(extra, "default", None), *(getattr(extra, "param_decls", None) or ())):
-                if isinstance(declaration, str):
-                    yield from (part for part in declaration.split("/") if part.startswith("-"))
-
-
 def flag(name: str) -> str:
     """`top_k` → `--top-k`."""
     return "--" + name.replace("_", "-")
@@ -105,25 +93,24 @@ def _given(value: Any) -> bool:
 
 
 def _option(f: Field[Any], hint: Any, panel: str, defaults: Mapping[str, Any]) -> Any:
-    """The annotation typer reads for one field."""
+    """The annotation of one field."""
     kind, optional = _base(hint)
     repeated = kind is tuple or kind is Mapping
     declarations = [flag(f.name)]
     settings: dict[str, Any] = {
         "help": _help(f, kind, repeated, defaults),
-        "rich_help_panel": panel,
-        "show_default": False,
+        "panel": panel,
     }
     if kind is bool:
         declarations = [f"{flag(f.name)}/--no-{f.name.replace('_', '-')}"]
-        return Annotated[bool | None, typer.Option(*declarations, **settings)]
+        return Annotated[bool | None, Option(*declarations, **settings)]
     if f.name in SHORT_FLAGS:
         declarations.append(SHORT_FLAGS[f.name])
     is_size = f.metadata.get("unit") == "bytes"
     settings["metavar"] = "SIZE" if is_size else _metavar(hint, kind)
     settings["parser"] = _parser(kind, optional, is_size)
     value = list[str] if repeated else str
-    return Annotated[value | None, typer.Option(*declarations, **settings)]
+    return Annotated[value | None, Option(*declarations, **settings)]
 
 
 def _list_option(f: Field[Any], hint: Any, panel: str, defaults: Mapping[str, Any]) -> Any:
@@ -132,12 +119,11 @@ def _list_option(f: Field[Any], hint: Any, panel: str, defaults: Mapping[str, An
     one = _parser(kind, optional)
     settings: dict[str, Any] = {
         "help": _help(f, kind, False, defaults, " Several with commas between them."),
-        "rich_help_panel": panel,
-        "show_default": False,
+        "panel": panel,
         "metavar": _metavar(hint, kind) + ",…",
         "parser": lambda text: [one(part) for part in text.split(",")],
     }
-    return Annotated[list[str] | None, typer.Option(flag(f.name), **settings)]
+    return Annotated[list[str] | None, Option(flag(f.name), **settings)]
 
 
 def _base(hint: Any) -> tuple[Any, bool]:
@@ -199,7 +185,7 @@ def _parser(kind: Any, optional: bool, is_size: bool = False) -> Callable[[str],
         if optional and text.lower() == UNSET:
             return _Unset()
         if kind in (int, float):
-            return _size(text) if is_size else _number(text)
+            return _size(text) if is_size else read_number(text)
         return text
 
     return parse
@@ -209,18 +195,6 @@ class _Unset:
     """Given as None, which is not the same as not given."""
 
 
-def _number(text: str) -> int | float | str:
-    """Plain digits only: Python would read other scripts' digits, spaces and 1_000 as numbers too."""
-    if not text.isascii() or "_" in text or text != text.strip():
-        return text
-    for read in (int,) if text.lstrip("+-").isdigit() else (int, float):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return text
-
-
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmgt])(i?)b", re.ASCII | re.IGNORECASE)
 
 
@@ -228,7 +202,7 @@ def _size(text: str) -> int | float | str:
     """Bytes, also with a unit: 2GiB is 2 · 1024³, 512MB is 512 · 1000²."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        return _number(text)
+        return read_number(text)
     base = 1024 if match[3] else 1000
     return int(Decimal(match[1]) * base ** ("kmgt".index(match[2].lower()) + 1))
 
@@ -256,7 +230,7 @@ def _plain(f: Field[Any], value: Any) -> Any:
 
 
 def _token_id(name: str, text: str) -> int:
-    number = _number(text)
+    number = read_number(text)
     if not isinstance(number, int):
         raise InvalidParameterError(name, f"{name} is {shown(text)}, but must be token ids with commas between them")
     return number
@@ -266,7 +240,7 @@ def _pairs(name: str, items: list[str]) -> dict[int, int | float]:
     pairs: dict[int, int | float] = {}
     for item in items:
         key, _, value = item.partition("=")
-        token_id, number = _number(key), _number(value)
+        token_id, number = read_number(key), read_number(value)
         if not isinstance(token_id, int) or isinstance(number, str):
             raise InvalidParameterError(name, f"{name} is {shown(item)}, but must be ID=NUMBER, for example 42=-5")
         if token_id in pairs:

@@ -6,9 +6,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Argument, Option
 from pellucid.cli.exit_codes import EXIT_INTERRUPTED, EXIT_REQUEST_FAILED
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import PRESET_HELP, load_llm, sampling_params
@@ -27,16 +26,14 @@ DEFAULT_MAX_TOKENS = 128
 
 @with_flags(sampling=True, shown_defaults={"max_tokens": DEFAULT_MAX_TOKENS})
 def generate(
-    prompt: Annotated[
-        str | None, typer.Argument(help="Text to continue; `-` or nothing reads standard input.", show_default=False)
-    ] = None,
-    preset: Annotated[str | None, typer.Option("--preset", metavar="NAME", help=PRESET_HELP)] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end instead of text.")] = False,
+    prompt: Annotated[str | None, Argument(help="Text to continue; `-` or nothing reads standard input.")] = None,
+    preset: Annotated[str | None, Option("--preset", metavar="NAME", help=PRESET_HELP)] = None,
+    json: Annotated[bool, Option("--json", help="Print one JSON object at the end instead of text.")] = False,
     echo: Annotated[
         bool | None,
-        typer.Option("--echo/--no-echo", help="Print the prompt first. [default: on a terminal]", show_default=False),
+        Option("--echo/--no-echo", help="Print the prompt first. [default: on a terminal]"),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line of figures on stderr.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No line of figures on stderr.")] = False,
     json_schema: JsonSchemaFlag = None,
     json_object: JsonObjectFlag = False,
     regex: RegexFlag = None,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Argument, Option
 from pellucid.cli.console import plural
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import local_path
@@ -41,10 +40,10 @@ KINDS = {
 
 @with_flags(only=("model", "rope_scaling", "rope_theta"))
 def inspect(
-    name: Annotated[str | None, typer.Argument(metavar="MODEL", help="The same as -m.", show_default=False)] = None,
-    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
-    template: Annotated[bool, typer.Option("--template", help="Print the chat template alone.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    name: Annotated[str | None, Argument(metavar="MODEL", help="The same as -m.")] = None,
+    tensors: Annotated[bool, Option("--tensors", help="List every tensor.")] = False,
+    template: Annotated[bool, Option("--template", help="Print the chat template alone.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON instead of tables.")] = False,
     *,
     engine: dict[str, Any],
 ) -> None:

@@ -6,9 +6,8 @@ import shutil
 import sys
 from typing import Annotated, Any
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Option
 from pellucid.config import DEFAULT_MODEL
 from pellucid.model_store.aliases import ALIASES
 from pellucid.model_store.cache import cache_folder
@@ -19,7 +18,7 @@ TABLE_WIDTH = 120
 """Columns below which a table of the models would be squeezed."""
 
 
-def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
+def list_(json: Annotated[bool, Option("--json", help="Print JSON instead of a table.")] = False) -> None:
     """The default model, used when `-m` is not given, is marked with *."""
     rows = _rows()
     if json:

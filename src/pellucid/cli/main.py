@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from pellucid.cli.arguments import HELP_FLAGS, UsageError, nearest, parameters_of, read_arguments
 from pellucid.cli.exit_codes import EXIT_BAD_INPUT, EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
 from pellucid.cli.verbs import EXAMPLES, PROGRAM_HELP, SUBVERBS, VERBS, Verb
 from pellucid.errors import PellucidError, PellucidWarning
-
-HELP_FLAGS = ("-h", "--help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +56,7 @@ def _run(arguments: list[str]) -> int:
         print(f"pellucid {version()}")
         return 0
     if first.startswith("-"):
-        raise UsageError(f"unknown flag {first}{_nearest(first, [*HELP_FLAGS, '--version'])}; see `pellucid --help`")
+        raise UsageError(f"unknown flag {first}{nearest(first, [*HELP_FLAGS, '--version'])}; see `pellucid --help`")
     verb, rest = _find("pellucid", VERBS, first), arguments[1:]
     program = f"pellucid {first}"
     if first in SUBVERBS:
@@ -70,59 +67,31 @@ def _run(arguments: list[str]) -> int:
     return _invoke(verb, program, rest)
 
 
-class UsageError(PellucidError):
-    """A verb, flag or argument that is not known, or cannot go with another."""
-
-    code = "usage"
-
-
 def _find(program: str, verbs: dict[str, Verb], name: str) -> Verb:
     if name not in verbs:
-        raise UsageError(f"unknown command {name!r}{_nearest(name, verbs)}; see `{program} --help`")
+        raise UsageError(f"unknown command {name!r}{nearest(name, verbs)}; see `{program} --help`")
     return verbs[name]
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5) if len(name) > 2 else []
-    return f", did you mean {close[0]}?" if close else ""
-
-
 def _invoke(verb: Verb, program: str, arguments: list[str]) -> int:
-    """Import the verb's module, let typer read its arguments, and run it.
-
-    It runs outside typer, which has its own mind about Ctrl-C and broken pipes.
-    """
-    import functools
+    """Import the verb's module, read its arguments, and run it."""
     import importlib
-    import inspect
-
-    import typer
-
-    from pellucid.cli.help import GroupedCommand
 
     function: Callable[..., Any] = getattr(importlib.import_module(verb.module), verb.function)
-    details = inspect.cleandoc(function.__doc__ or "")
-    settings = {"help_option_names": list(HELP_FLAGS), "max_content_width": 100}
-    app = typer.Typer(
-        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=settings
-    )
-    parsed: list[dict[str, Any]] = []
-
-    @app.command(cls=GroupedCommand, help=f"{verb.help}\n\n{details}".strip())
-    @functools.wraps(function)
-    def parse(**values: Any) -> None:
-        parsed.append(values)
-
     try:
-        app([_hyphens(a) for a in arguments], prog_name=program, standalone_mode=False)
-    except Exception as error:
-        if not _is_usage_error(error):
-            raise
-        sentence = _usage_sentence(error, function, program)
-        if "--" not in arguments and any(a.startswith("-") and " " in a for a in arguments):
-            sentence += "; a text that begins with - must come after --"
-        raise UsageError(sentence) from error
-    return _carry_out(function, parsed[0]) if parsed else 0  # nothing is parsed when --help was asked for
+        values = read_arguments(parameters_of(function), arguments)
+    except UsageError as error:
+        if program == "pellucid chat" and "unexpected extra argument" in str(error):
+            raise UsageError(
+                "chat takes no message as an argument: start `pellucid chat` and type it, or pipe it in"
+            ) from None
+        raise UsageError(f"{error}; see `{program} --help`") from None
+    if values is None:
+        from pellucid.cli.help import verb_help
+
+        print(verb_help(program, verb.help, function))
+        return 0
+    return _carry_out(function, values)
 
 
 def _carry_out(function: Callable[..., Any], values: dict[str, Any]) -> int:
@@ -133,38 +102,6 @@ def _carry_out(function: Callable[..., Any], values: dict[str, Any]) -> int:
         loading = sys.modules.get("pellucid.cli.loading")
         if loading is not None:
             loading.close_all()
-
-
-def _hyphens(argument: str) -> str:
-    """`--top_k=3` is understood as `--top-k=3`."""
-    if not argument.startswith("--") or argument == "--":
-        return argument
-    name, equals, value = argument.partition("=")
-    return argument if " " in name else name.replace("_", "-") + equals + value
-
-
-def _is_usage_error(error: Exception) -> bool:
-    # typer carries click inside or depends on it, by version; its errors are known by their shape
-    return hasattr(error, "format_message") and hasattr(error, "exit_code")
-
-
-_WRONG_NUMBER = re.compile(r"Invalid value for '([^']+)': .*\bvalid (integer|number|float)")
-"""By version, typer's own words for it or those of the library that reads its numbers."""
-
-
-def _usage_sentence(error: Any, function: Callable[..., Any], program: str) -> str:
-    option = getattr(error, "option_name", None)
-    if type(error).__name__ == "NoSuchOption" and option:
-        from pellucid.cli.flags import flag_names
-
-        return f"unknown flag {option}{_nearest(option, flag_names(function))}; see `{program} --help`"
-    message = str(error.format_message()).strip().rstrip(".")
-    if program == "pellucid chat" and "unexpected extra argument" in message:
-        return "chat takes no message as an argument: start `pellucid chat` and type it, or pipe it in"
-    wrong = _WRONG_NUMBER.match(message)
-    if wrong is not None:
-        message = f"{wrong[1]} must be a {'whole ' if wrong[2] == 'integer' else ''}number"
-    return f"{message[:1].lower()}{message[1:]}; see `{program} --help`"
 
 
 def _sentence(error: Exception) -> str | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Argument, Option
 from pellucid.config import DEFAULT_MODEL
 from pellucid.model_store.progress import format_bytes
 from pellucid.model_store.store import pull as pull_model
@@ -14,9 +13,9 @@ from pellucid.model_store.store import pull as pull_model
 
 def pull(
     name: Annotated[
-        str, typer.Argument(help="An alias from `pellucid list`, or a Hugging Face id such as owner/name:Q4_K_M.")
+        str, Argument(help="An alias from `pellucid list`, or a Hugging Face id such as owner/name:Q4_K_M.")
     ] = DEFAULT_MODEL,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the path.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Say nothing but the path.")] = False,
 ) -> None:
     """What was fetched is checked against its sha256. An interrupted fetch keeps its finished parts (gemma3:270m has
     four, smollm2:135m one), and the next one fetches the rest.

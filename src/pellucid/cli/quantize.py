@@ -5,22 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Argument, Option
 from pellucid.config import QUANTIZATIONS
 from pellucid.model_store.progress import format_bytes
 
 
 def quantize(
     model: Annotated[
-        str, typer.Argument(metavar="IN", help="A GGUF file, a folder of safetensors, an alias or a repository id.")
+        str, Argument(metavar="IN", help="A GGUF file, a folder of safetensors, an alias or a repository id.")
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; it must end in .gguf.")],
-    kind: Annotated[
-        str, typer.Option("--type", help=f"Type of the float matrices: {', '.join(QUANTIZATIONS)}.")
-    ] = "q8_0",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the path.")] = False,
+    out: Annotated[Path, Argument(metavar="OUT", help="The file to write; it must end in .gguf.")],
+    kind: Annotated[str, Option("--type", help=f"Type of the float matrices: {', '.join(QUANTIZATIONS)}.")] = "q8_0",
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Say nothing but the path.")] = False,
 ) -> None:
     """Matrices in F32, F16 and BF16 take the type; embedding and head become Q8_0; routers, norms, biases and blocks
     that the file already has stay as they are. A folder of safetensors becomes a file with its tokenizer and chat

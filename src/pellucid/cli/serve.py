@@ -6,9 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Argument, Option
 from pellucid.cli.flags import with_flags
 from pellucid.config import EngineArgs
 from pellucid.errors import InvalidParameterError
@@ -26,63 +25,48 @@ MEMORY_SHARE = 0.8
 def serve(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="MODEL",
             help="The same as -m. Several may be named: the first is loaded at once and answers requests that name "
             "none, the others are loaded when they are asked for.",
-            show_default=False,
         ),
     ] = None,
-    host: Annotated[str, typer.Option("--host", help=HELP["host"])] = DEFAULTS.host,
-    port: Annotated[int, typer.Option("--port", metavar="N", help=HELP["port"])] = DEFAULTS.port,
-    api_key: Annotated[
-        list[str] | None, typer.Option("--api-key", metavar="KEY", help=HELP["api_key"], show_default=False)
-    ] = None,
+    host: Annotated[str, Option("--host", help=HELP["host"])] = DEFAULTS.host,
+    port: Annotated[int, Option("--port", metavar="N", help=HELP["port"])] = DEFAULTS.port,
+    api_key: Annotated[list[str] | None, Option("--api-key", metavar="KEY", help=HELP["api_key"])] = None,
     served_model_name: Annotated[
         list[str] | None,
-        typer.Option("--served-model-name", metavar="NAME", help=HELP["served_model_name"], show_default=False),
+        Option("--served-model-name", metavar="NAME", help=HELP["served_model_name"]),
     ] = None,
     model_memory_bytes: Annotated[
         int | None,
-        typer.Option("--model-memory-bytes", metavar="N", help=HELP["model_memory_bytes"], show_default=False),
+        Option("--model-memory-bytes", metavar="N", help=HELP["model_memory_bytes"]),
     ] = None,
-    max_queue: Annotated[int, typer.Option("--max-queue", metavar="N", help=HELP["max_queue"])] = DEFAULTS.max_queue,
+    max_queue: Annotated[int, Option("--max-queue", metavar="N", help=HELP["max_queue"])] = DEFAULTS.max_queue,
     max_body_bytes: Annotated[
-        int, typer.Option("--max-body-bytes", metavar="N", help=HELP["max_body_bytes"])
+        int, Option("--max-body-bytes", metavar="N", help=HELP["max_body_bytes"])
     ] = DEFAULTS.max_body_bytes,
     max_websockets: Annotated[
-        int, typer.Option("--max-websockets", metavar="N", help=HELP["max_websockets"])
+        int, Option("--max-websockets", metavar="N", help=HELP["max_websockets"])
     ] = DEFAULTS.max_websockets,
     cors_origin: Annotated[
-        list[str] | None, typer.Option("--cors-origin", metavar="ORIGIN", help=HELP["cors_origin"], show_default=False)
+        list[str] | None, Option("--cors-origin", metavar="ORIGIN", help=HELP["cors_origin"])
     ] = None,
     tool_call_parser: Annotated[
-        str, typer.Option("--tool-call-parser", metavar="NAME", help=HELP["tool_call_parser"])
+        str, Option("--tool-call-parser", metavar="NAME", help=HELP["tool_call_parser"])
     ] = DEFAULTS.tool_call_parser,
     reasoning_parser: Annotated[
-        str, typer.Option("--reasoning-parser", metavar="NAME", help=HELP["reasoning_parser"])
+        str, Option("--reasoning-parser", metavar="NAME", help=HELP["reasoning_parser"])
     ] = DEFAULTS.reasoning_parser,
-    access_log: Annotated[
-        bool, typer.Option("--access-log/--no-access-log", help=HELP["access_log"])
-    ] = DEFAULTS.access_log,
-    log_format: Annotated[
-        str, typer.Option("--log-format", metavar="FORM", help=HELP["log_format"])
-    ] = DEFAULTS.log_format,
-    log_level: Annotated[
-        str, typer.Option("--log-level", metavar="LEVEL", help=HELP["log_level"])
-    ] = DEFAULTS.log_level,
-    log_prompts: Annotated[bool, typer.Option("--log-prompts", help=HELP["log_prompts"])] = DEFAULTS.log_prompts,
-    trace_level: Annotated[
-        int | None, typer.Option("--trace-level", metavar="N", help=HELP["trace_level"], show_default=False)
-    ] = None,
-    playground_all: Annotated[
-        bool, typer.Option("--playground-all", help=HELP["playground_all"])
-    ] = DEFAULTS.playground_all,
-    otlp_endpoint: Annotated[
-        str | None, typer.Option("--otlp-endpoint", metavar="URL", help=HELP["otlp_endpoint"], show_default=False)
-    ] = None,
+    access_log: Annotated[bool, Option("--access-log/--no-access-log", help=HELP["access_log"])] = DEFAULTS.access_log,
+    log_format: Annotated[str, Option("--log-format", metavar="FORM", help=HELP["log_format"])] = DEFAULTS.log_format,
+    log_level: Annotated[str, Option("--log-level", metavar="LEVEL", help=HELP["log_level"])] = DEFAULTS.log_level,
+    log_prompts: Annotated[bool, Option("--log-prompts", help=HELP["log_prompts"])] = DEFAULTS.log_prompts,
+    trace_level: Annotated[int | None, Option("--trace-level", metavar="N", help=HELP["trace_level"])] = None,
+    playground_all: Annotated[bool, Option("--playground-all", help=HELP["playground_all"])] = DEFAULTS.playground_all,
+    otlp_endpoint: Annotated[str | None, Option("--otlp-endpoint", metavar="URL", help=HELP["otlp_endpoint"])] = None,
     shutdown_timeout: Annotated[
-        float, typer.Option("--shutdown-timeout", metavar="SECONDS", help=HELP["shutdown_timeout"])
+        float, Option("--shutdown-timeout", metavar="SECONDS", help=HELP["shutdown_timeout"])
     ] = DEFAULTS.shutdown_timeout,
     *,
     engine: dict[str, Any],

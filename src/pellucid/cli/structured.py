@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from pellucid.cli.arguments import Option
 from pellucid.errors import InvalidParameterError
 from pellucid.structured_outputs import StructuredOutputsParams
 
 
 def _option(flag: str, metavar: str | None, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, show_default=False)
+    return Option(flag, metavar=metavar, help=help)
 
 
 JsonSchemaFlag = Annotated[

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Argument, Option
 from pellucid.cli.exit_codes import EXIT_INTERRUPTED, EXIT_REQUEST_FAILED
 from pellucid.cli.flags import with_flags
 from pellucid.cli.loading import load_llm
@@ -38,42 +37,38 @@ MAX_PROMPTS_FILE_BYTES = 16 * 1024**2
 def sweep(
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PROMPT]…", help="Texts to continue; `-` or nothing reads standard input."),
+        Argument(metavar="[PROMPT]…", help="Texts to continue; `-` or nothing reads standard input."),
     ] = None,
     prompts_file: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--prompts-file",
             metavar="FILE",
             help='A prompt on each line; in .jsonl a JSON string, or an object with "prompt".',
-            show_default=False,
         ),
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Prompts are messages: through the chat template.")] = False,
-    system: Annotated[
-        str | None, typer.Option("--system", metavar="TEXT", help="System prompt; implies --chat.", show_default=False)
-    ] = None,
+    chat: Annotated[bool, Option("--chat", help="Prompts are messages: through the chat template.")] = False,
+    system: Annotated[str | None, Option("--system", metavar="TEXT", help="System prompt; implies --chat.")] = None,
     preset: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--preset",
             metavar="NAME,…",
             help=f"Start from these values: {', '.join(PRESETS)}. Several with commas. Flags given beside it win.",
-            show_default=False,
         ),
     ] = None,
     max_cells: Annotated[
-        int, typer.Option("--max-cells", metavar="N", help="Most answers a sweep may have; more is refused at once.")
+        int, Option("--max-cells", metavar="N", help="Most answers a sweep may have; more is refused at once.")
     ] = DEFAULT_MAX_CELLS,
     json: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Save everything as JSON; - is stdout.", show_default=False),
+        Option("--json", metavar="FILE", help="Save everything as JSON; - is stdout."),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Save a page that works offline.", show_default=False),
+        Option("--html", metavar="FILE", help="Save a page that works offline."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Save only; print nothing.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Save only; print nothing.")] = False,
     *,
     sampling: dict[str, Any],
     engine: dict[str, Any],

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pellucid.cli import console
+from pellucid.cli.arguments import Argument, Option
 from pellucid.cli.console import plural, visible
 from pellucid.cli.exit_codes import EXIT_REQUEST_FAILED
 from pellucid.cli.flags import with_flags
@@ -22,35 +21,22 @@ if TYPE_CHECKING:
 
 @with_flags(only=("model",))
 def tokenize(
-    text: Annotated[
-        str | None, typer.Argument(help="Text to split; `-` or nothing reads standard input.", show_default=False)
-    ] = None,
-    special: Annotated[
-        bool, typer.Option("--special", help="Control strings such as <|im_end|> become tokens.")
-    ] = False,
-    bos: Annotated[
-        bool, typer.Option("--bos/--no-bos", help="Add the begin and end tokens that the model wants.")
-    ] = True,
-    ids: Annotated[bool, typer.Option("--ids", help="Print the ids alone, with spaces between them.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    text: Annotated[str | None, Argument(help="Text to split; `-` or nothing reads standard input.")] = None,
+    special: Annotated[bool, Option("--special", help="Control strings such as <|im_end|> become tokens.")] = False,
+    bos: Annotated[bool, Option("--bos/--no-bos", help="Add the begin and end tokens that the model wants.")] = True,
+    ids: Annotated[bool, Option("--ids", help="Print the ids alone, with spaces between them.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON instead of a table.")] = False,
     compare: Annotated[
         str | None,
-        typer.Option(
-            "--compare", metavar="OTHER", help="Another model: both tokenizers side by side.", show_default=False
-        ),
+        Option("--compare", metavar="OTHER", help="Another model: both tokenizers side by side."),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(
-            "--save",
-            metavar="FILE",
-            help="Keep the ids of each line of the text, to be held later.",
-            show_default=False,
-        ),
+        Option("--save", metavar="FILE", help="Keep the ids of each line of the text, to be held later."),
     ] = None,
     check: Annotated[
         Path | None,
-        typer.Option("--check", metavar="FILE", help="Hold the tokenizer to ids that --save kept.", show_default=False),
+        Option("--check", metavar="FILE", help="Hold the tokenizer to ids that --save kept."),
     ] = None,
     *,
     engine: dict[str, Any],
