@@ -13,6 +13,12 @@ using pellucid::QuantizedRow;
 
 constexpr size_t kPrefetchAhead = 8192;
 
+// How far ahead weights are asked for: kPrefetchAhead, or a whole panel where it is larger and no more than kFarthestAhead,
+// since its scales come after all its codes but are needed with the first.
+inline size_t prefetch_distance(size_t panel_bytes) {
+  return panel_bytes > kPrefetchAhead && panel_bytes <= kFarthestAhead ? panel_bytes : kPrefetchAhead;
+}
+
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 // Into the second-level cache only: more of these can be under way at once.
 inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
@@ -44,12 +50,13 @@ inline void int_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t*
   const size_t units = static_cast<size_t>(columns) / 32;
   const uint8_t* scales = panel + units * unit_bytes;
   const uint8_t* minima = scales + units * kParts * scale_step;
+  const size_t ahead = prefetch_distance(units * stream_bytes);
   V16 acc[M];
   PELLUCID_UNROLL
   for (int m = 0; m < M; ++m) acc[m] = vset1(0.0f);
   for (size_t u = 0; u < units; ++u) {
-    // Ask for what comes a few kilobytes later (the next panels follow): weights are read once and wait in no cache.
-    for (size_t line = 0; line < stream_bytes; line += 64) prefetch(panel + u * stream_bytes + line + kPrefetchAhead);
+    // Ask for what comes later (the next panels follow): weights are read once and wait in no cache.
+    for (size_t line = 0; line < stream_bytes; line += 64) prefetch(panel + u * stream_bytes + line + ahead);
     const Unit<BYTES, CODE, (M > kTogether)> unit(panel + u * unit_bytes, table);
     V16 scale[kParts], minimum[kParts];
     for (int p = 0; p < kParts; ++p) {

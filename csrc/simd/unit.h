@@ -8,6 +8,7 @@ namespace {
 using pellucid::Code;
 
 constexpr int kRowsTogether = 1;
+constexpr size_t kFarthestAhead = 0;  // a whole panel ahead was measured with AVX2 alone
 
 template <Code CODE>
 inline Codes unpack(const uint8_t* unit, const uint8_t* table) {

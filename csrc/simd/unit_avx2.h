@@ -11,21 +11,14 @@ using pellucid::Code;
 
 constexpr int kMaxRows = 16;
 constexpr int kRowsTogether = 4;  // their sums fit into the registers
+constexpr size_t kFarthestAhead = 65536;  // what the second-level cache surely holds
 
 // ---- activations of 32 columns: int16 in the order 0 2 1 3 of every four, to pair with even and odd code bytes -------
 
 inline void store_codes(uint8_t* dst, I16 a0, I16 a1) {
-  int32_t a[32];
-  istore(a, a0);
-  istore(a + 16, a1);
-  int16_t out[32];
-  for (int k = 0; k < 32; k += 4) {
-    out[k] = static_cast<int16_t>(a[k]);
-    out[k + 1] = static_cast<int16_t>(a[k + 2]);
-    out[k + 2] = static_cast<int16_t>(a[k + 1]);
-    out[k + 3] = static_cast<int16_t>(a[k + 3]);
-  }
-  std::memcpy(dst, out, 64);
+  const auto reordered = [](I16 a) { return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(inarrow(a), 0xd8), 0xd8); };
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), reordered(a0));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + 32), reordered(a1));
 }
 
 inline __m256i broadcast4(const uint8_t* p) {
@@ -37,10 +30,8 @@ inline __m256i broadcast4(const uint8_t* p) {
 // ---- activations of 32 columns as 32 bytes ------------------------------------------------------------------------
 
 inline void store_bytes(uint8_t* dst, I16 a0, I16 a1) {
-  int32_t a[32];
-  istore(a, a0);
-  istore(a + 16, a1);
-  for (int k = 0; k < 32; ++k) dst[k] = static_cast<uint8_t>(a[k]);
+  const __m256i bytes = _mm256_packs_epi16(inarrow(a0), inarrow(a1));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), _mm256_permute4x64_epi64(bytes, 0xd8));
 }
 
 // ---- weight codes --------------------------------------------------------------------------------------------------

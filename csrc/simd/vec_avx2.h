@@ -59,19 +59,43 @@ inline void istore(int32_t* p, I16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
 }
-inline int32_t ireduce_add(I16 a) {
-  int32_t i[16], sum = 0;
-  istore(i, a);
-  for (int k = 0; k < 16; ++k) sum += i[k];
-  return sum;
+inline __m256i add8(__m256i x, __m256i y) { return _mm256_add_epi32(x, y); }
+inline __m256i max8(__m256i x, __m256i y) { return _mm256_max_epi32(x, y); }
+// One number from sixteen lanes.
+template <class F>
+inline int32_t ireduce(I16 x, F f) {
+  const __m256i eight = f(x.a, x.b);
+  const __m256i four = f(eight, _mm256_permute2x128_si256(eight, eight, 1));
+  const __m256i two = f(four, _mm256_shuffle_epi32(four, 0x4e));
+  return _mm256_extract_epi32(f(two, _mm256_shuffle_epi32(two, 0xb1)), 0);
 }
-inline int32_t ireduce_max(I16 a) {
-  int32_t i[16];
-  istore(i, a);
-  int32_t top = i[0];
-  for (int k = 1; k < 16; ++k) top = i[k] > top ? i[k] : top;
-  return top;
+inline int32_t ireduce_add(I16 x) { return ireduce(x, add8); }
+inline int32_t ireduce_max(I16 x) { return ireduce(x, max8); }
+// Lane i: v[i] reduced. Halves of pairs of vectors are put together until each lane holds one of them.
+template <class F>
+inline __m256i ireduce_eight(const I16* v, F f) {
+  __m256i pair[4], four[2];
+  for (int i = 0; i < 4; ++i) {
+    const __m256i x = f(v[2 * i].a, v[2 * i].b), y = f(v[2 * i + 1].a, v[2 * i + 1].b);
+    pair[i] = f(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
+  }
+  for (int i = 0; i < 2; ++i)
+    four[i] = f(_mm256_unpacklo_epi64(pair[2 * i], pair[2 * i + 1]), _mm256_unpackhi_epi64(pair[2 * i], pair[2 * i + 1]));
+  return f(_mm256_permute2x128_si256(four[0], four[1], 0x20), _mm256_permute2x128_si256(four[0], four[1], 0x31));
 }
+inline I16 ireduce_add_each(const I16 (&v)[16]) { return {ireduce_eight(v, add8), ireduce_eight(v + 8, add8)}; }
+inline I16 ireduce_max_each(const I16 (&v)[16]) { return {ireduce_eight(v, max8), ireduce_eight(v + 8, max8)}; }
+// a0 b0 a1 b1 …
+inline I16 izip_eight(__m256i x, __m256i y) {
+  const __m256i low = _mm256_unpacklo_epi32(x, y), high = _mm256_unpackhi_epi32(x, y);
+  return {_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31)};
+}
+inline void izip(I16 x, I16 y, I16& low, I16& high) {
+  low = izip_eight(x.a, y.a);
+  high = izip_eight(x.b, y.b);
+}
+// Numbers that fit into 16 bits, in order.
+inline __m256i inarrow(I16 x) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8); }
 inline I16 icast(V16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
 inline V16 vcast(I16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
 inline I16 iround(V16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
@@ -99,11 +123,13 @@ inline I16 idot_pairs(I16 acc, I16 a, I16 b) {
   return {add_products(acc.a, a.a, b.a), add_products(acc.b, a.b, b.b)};
 }
 inline I16 imul_pairs(I16 a, I16 b) { return {_mm256_mullo_epi16(a.a, b.a), _mm256_mullo_epi16(a.b, b.b)}; }
-inline void istore_narrow(int16_t* p, I16 a) {
-  const __m256i packed = _mm256_packs_epi32(a.a, a.b);  // 0–3, 8–11, 4–7, 12–15
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+inline void istore_narrow(int16_t* p, I16 a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), inarrow(a)); }
+// The low halves of the lanes into every other number from p on; what lies between is not touched: another worker may write it.
+inline void istore_every_other(int16_t* p, I16 a) {
+  int16_t narrow[16];
+  istore_narrow(narrow, a);
+  for (int k = 0; k < 16; ++k) p[2 * k] = narrow[k];
 }
-#include "by_lane.inl"
 inline I16 iload_bytes(const void* p) {
   const __m128i* q = static_cast<const __m128i*>(p);
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128(q)), _mm256_cvtepi8_epi16(_mm_loadu_si128(q + 1))};
