@@ -61,7 +61,7 @@ def _position_rows(config: ModelConfig) -> Rows:
 
 
 def _rope(rope: RopeConfig, config: ModelConfig) -> str:
-    of = config.head_dim if config.latent is None else config.latent.nope_dim + config.latent.rope_dim
+    of = config.head_dim if config.latent is None else config.latent.key_dim
     text = f"theta {rope.theta:g} on {rope.dim} of {of} numbers per head"
     return text if rope.scaling is None else f"{text}; {_scaling(rope.scaling, config.context_length)}"
 

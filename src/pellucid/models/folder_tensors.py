@@ -136,7 +136,7 @@ class FolderTensors(WeightLoader):
         if wanted is None or wanted.key_up is None or wanted.value_up is None:
             raise UnsupportedModelError(f"{config.architecture}: its latent attention has no names in GGUF files")
         hidden, heads = config.hidden_size, config.num_heads
-        q_rows = (heads * (latent.nope_dim + latent.rope_dim),)
+        q_rows = (heads * latent.key_dim,)
         if latent.query_rank:
             yield from self._plain((given.query_down,), (wanted.query_down,), (latent.query_rank,), hidden, i)
             yield from self._planned_norm(given.query_norm, wanted.query_norm, i, latent.query_rank)

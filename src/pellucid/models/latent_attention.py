@@ -33,7 +33,7 @@ def latent_attention(
     if weights.query_down is not None and weights.query_norm is not None:
         query = linear(backend, weights.query_down, normed, step)
         backend.rms_norm(query, weights.query_norm.weight, config.norm_eps, query)
-    q = linear(backend, weights.query, query, step).reshape(count, heads, latent.nope_dim + latent.rope_dim)
+    q = linear(backend, weights.query, query, step).reshape(count, heads, latent.key_dim)
     compressed = linear(backend, weights.key_value_down, normed, step)
     vector = np.ascontiguousarray(compressed[:, : latent.rank])
     backend.rms_norm(vector, weights.key_value_norm.weight, config.norm_eps, vector)

@@ -20,6 +20,7 @@ from pellucid.formats.gguf_split import open_gguf
 from pellucid.models.loading import pack_model, read_config, read_folder_config
 from pellucid.models.pooling_files import read_pooling
 from pellucid.models.sources import TensorSource, gguf_source
+from pellucid.rope_scaling import checked_rope_scaling
 
 if TYPE_CHECKING:
     from pellucid.kernels.backend import Backend
@@ -85,7 +86,6 @@ class ModelFiles:
         if rope_scaling is None and rope_theta is None:
             return self
         from pellucid.models.rope_override import with_rope
-        from pellucid.rope_scaling import checked_rope_scaling
 
         scaling = None if rope_scaling is None else checked_rope_scaling(rope_scaling)
         return dataclasses.replace(self, config=with_rope(self.config, scaling, rope_theta))

@@ -167,7 +167,7 @@ class WeightLoader:
         config, latent = self.config, self.config.latent
         assert latent is not None
         heads, hidden = config.num_heads, config.hidden_size
-        head = np.arange(latent.nope_dim + latent.rope_dim, dtype=np.int32)
+        head = np.arange(latent.key_dim, dtype=np.int32)
         head[latent.nope_dim :] = latent.nope_dim + half_split_rows(1, latent.rope_dim, latent.rope_dim)
         q_order = (np.arange(heads, dtype=np.int32)[:, None] * np.int32(len(head)) + head[None, :]).reshape(-1)
         k_order = np.arange(latent.rank + latent.rope_dim, dtype=np.int32)

@@ -138,11 +138,6 @@ class ModelPool:
         """Whether new requests are taken."""
         return not self._is_closing and all(llm.is_ready for _, llm in self.loaded())
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether `close` was called."""
-        return self._is_closing
-
     @contextlib.contextmanager
     def told_of_closing(self, listener: Callable[[], None]) -> Iterator[None]:
         """While entered, `close` calls the listener, from whatever thread it is called in."""
@@ -205,20 +200,19 @@ class ModelPool:
                 ) from None
 
     async def _load(self, model: Model) -> AsyncLLM:
-        if model.llm is None:
-            self._check_open()
-            await self._make_room(model)
-            llm = await _in_thread(model.load)
-            try:
-                self._check_open()
-            except ShuttingDownError:  # it began to close meanwhile, and has not seen this one
-                await llm.close()
-                raise
-            self._take(model, llm)
-        assert model.llm is not None
-        return model.llm
+        self.check_open()
+        await self._make_room(model)
+        llm = await _in_thread(model.load)
+        try:
+            self.check_open()
+        except ShuttingDownError:  # it began to close meanwhile, and has not seen this one
+            await llm.close()
+            raise
+        self._take(model, llm)
+        return llm
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises `ShuttingDownError` once `close` was called."""
         if self._is_closing:
             raise ShuttingDownError()
 

@@ -50,10 +50,10 @@ class HttpProtocol(_Base):  # type: ignore[misc]
         error = sys.exception()
         # no line of the request: it may have a key in it
         reason = one_line(str(error).partition(": bytearray(")[0]) if error is not None else msg
-        if getattr(error, "error_status_hint", None) == 431:
+        status = 431 if getattr(error, "error_status_hint", None) == 431 else 400
+        if status == 431:
             reason = "its head is too large"
         logging.getLogger("pellucid").warning("no HTTP request from %s: %s", _host(self.client), reason)
-        status = 431 if getattr(error, "error_status_hint", None) == 431 else 400
         self._refuse(ApiError(status, f"this is no valid HTTP request: {reason}", code="invalid_http"))
 
     def _expect_head(self) -> None:

@@ -257,7 +257,7 @@ class OpenSockets:
 
     @contextlib.contextmanager
     def let_in(self, socket: JsonSocket) -> Iterator[None]:
-        """While entered it counts. Raises `ApiError` where it is one too many, or the server drains."""
+        """While entered it counts. Raises `ApiError` where it is one too many, `ShuttingDownError` while draining."""
         loop = asyncio.get_running_loop()
         ending: set[asyncio.Task[None]] = set()
 
@@ -269,8 +269,7 @@ class OpenSockets:
                 loop.call_soon_threadsafe(end)
 
         with self._models.told_of_closing(end_from_any_thread):
-            if self._models.is_closing:
-                raise api_error(ShuttingDownError())
+            self._models.check_open()
             if self._num_open >= self._most:
                 raise ApiError(
                     429,

@@ -23,6 +23,7 @@ from pellucid.server.api_errors import ApiError
 from pellucid.server.checks import refused
 from pellucid.server.gate import KEY
 from pellucid.server.models import ModelPool
+from pellucid.server.origins import TRACES
 from pellucid.server.settings import ServerSettings
 from pellucid.trace.events import Event
 from pellucid.trace.jsonl import line_of
@@ -59,8 +60,8 @@ class TraceRoutes:
         """Both endpoints."""
         router = APIRouter()
         add = router.add_api_route
-        add("/v1/traces/live", self.live, methods=["GET"], summary="The traces of a page's requests as they come")
-        add("/v1/traces/{name}", self.one, methods=["GET"], summary="The trace of a request, as JSON lines")
+        add(f"{TRACES}/live", self.live, methods=["GET"], summary="The traces of a page's requests as they come")
+        add(f"{TRACES}/{{name}}", self.one, methods=["GET"], summary="The trace of a request, as JSON lines")
         return router
 
     def check_level(self, level: int) -> None:

@@ -87,18 +87,25 @@ def _reason(error: ValueError) -> str:
 
 def _check_pairs(value: dict[str, Any], what: str) -> None:
     """Refuse halves of surrogate pairs, which only JSON's escapes can bring in: they are no text."""
-    found: list[tuple[str, Any]] = [("", value)]
+    found: list[tuple[str, dict[str, Any] | list[Any]]] = [("", value)]
     while found:  # no recursion: a body may nest deeper than Python's stack
         place, one = found.pop()
-        if isinstance(one, dict):
-            found += [((f"{place}.{name}" if place else name)[:MAX_PLACE], inner) for name, inner in one.items()]
-            if any(map(_HALF_PAIR.search, one)):
-                where = f"a name in {place}" if place else f"a name in the {what}"
-                raise ApiError(400, f"{where} has half a surrogate pair", param=place or None, code="invalid_parameter")
-        elif isinstance(one, list):
-            found += [(f"{place}[{i}]"[:MAX_PLACE], inner) for i, inner in enumerate(one)]
-        elif isinstance(one, str) and _HALF_PAIR.search(one):
-            raise ApiError(400, f"{place} has half a surrogate pair", param=place, code="invalid_parameter")
+        if isinstance(one, dict) and any(map(_HALF_PAIR.search, one)):
+            where = f"a name in {place}" if place else f"a name in the {what}"
+            raise ApiError(400, f"{where} has half a surrogate pair", param=place or None, code="invalid_parameter")
+        for key, inner in one.items() if isinstance(one, dict) else enumerate(one):
+            is_text = isinstance(inner, str)
+            if not (_HALF_PAIR.search(inner) if is_text else isinstance(inner, dict | list)):
+                continue  # most are: a prompt may have a hundred thousand ids, none of which needs its place told
+            inside = f"{place}[{key}]" if isinstance(one, list) else f"{place}.{key}" if place else str(key)
+            if is_text:
+                raise ApiError(
+                    400,
+                    f"{inside[:MAX_PLACE]} has half a surrogate pair",
+                    param=inside[:MAX_PLACE],
+                    code="invalid_parameter",
+                )
+            found.append((inside[:MAX_PLACE], inner))
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

@@ -22,6 +22,7 @@ from pellucid.tokenizer.vocabulary import (
     UNKNOWN,
     Vocabulary,
     check_bytes,
+    is_text,
 )
 
 if TYPE_CHECKING:
@@ -127,12 +128,8 @@ def _bpe(pieces: dict[str, int], merges: list[tuple[str, str]], **options: Any) 
     try:
         return BPE(vocab=pieces, merges=merges, **options)
     except Exception as error:  # The library raises bare Exceptions.
-        texts = {piece: token_id for piece, token_id in pieces.items() if _is_text(piece)}
+        texts = {piece: token_id for piece, token_id in pieces.items() if is_text(piece)}
         if len(texts) == len(pieces):
             raise ModelFileError(f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens: {error}") from None
         # Pieces that are no UTF-8 text cannot be found in a text either.
-        return _bpe(texts, [pair for pair in merges if all(map(_is_text, pair))], **options)
-
-
-def _is_text(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+        return _bpe(texts, [pair for pair in merges if all(map(is_text, pair))], **options)

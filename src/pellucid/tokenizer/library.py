@@ -42,10 +42,11 @@ class LibraryEngine:
         self._unk_id = vocabulary.unk_id
         self._long_words = _long_words(vocabulary, rules)
         model = _model(vocabulary, rules)
-        self._first = _engine(model, rules, rules.pre_tokenizer, vocabulary)
-        inner = _without_first_prefix(rules.pre_tokenizer)
+        normalizer = None if rules.normalizer is None else _component("normalizer", rules.normalizer, rules.place)
+        self._first = _engine(model, normalizer, rules.pre_tokenizer, rules.place, vocabulary)
+        inner = _rewritten(rules.pre_tokenizer, _without_first_prefix)
         is_same = inner == rules.pre_tokenizer
-        self._inner = self._first if is_same else _engine(model, rules, inner, vocabulary)
+        self._inner = self._first if is_same else _engine(model, normalizer, inner, rules.place, vocabulary)
         self._lost: frozenset[int] = frozenset()
         self._alphabet: frozenset[str] | None = None
         self._needs_unknown = rules.model["type"] == "Unigram" and vocabulary.unk_id is None
@@ -115,14 +116,14 @@ def _long_words(vocabulary: Vocabulary, rules: Rules) -> WordPieces | None:
     return WordPieces(pieces, vocabulary.unk_id, vocabulary.continuation, limit)
 
 
-def _engine(model: Any, rules: Rules, pre_tokenizer: Any, vocabulary: Vocabulary) -> Any:
+def _engine(model: Any, normalizer: Any, pre_tokenizer: Any, place: str, vocabulary: Vocabulary) -> Any:
     from tokenizers import AddedToken, Tokenizer
 
     engine = Tokenizer(model)
-    if rules.normalizer is not None:
-        engine.normalizer = _component("normalizer", rules.normalizer, rules.place)
+    if normalizer is not None:
+        engine.normalizer = normalizer
     if pre_tokenizer is not None:
-        engine.pre_tokenizer = _component("pre_tokenizer", _with_linear_patterns(pre_tokenizer), rules.place)
+        engine.pre_tokenizer = _component("pre_tokenizer", _rewritten(pre_tokenizer, _with_linear_pattern), place)
     added = [
         AddedToken(
             vocabulary.tokens[token_id],
@@ -229,21 +230,19 @@ def _unigram(vocabulary: Vocabulary, rules: Rules) -> Any:
     return models.Unigram(pieces, unk_id=vocabulary.unk_id, byte_fallback=fallback)
 
 
-def _with_linear_patterns(rules: Any) -> Any:
+def _rewritten(rules: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """The same with a change to every object in it."""
     if isinstance(rules, dict):
-        return {
-            key: linear(value) if key == "Regex" and isinstance(value, str) else _with_linear_patterns(value)
-            for key, value in rules.items()
-        }
-    return [_with_linear_patterns(value) for value in rules] if isinstance(rules, list) else rules
+        return {key: _rewritten(value, change) for key, value in change(rules).items()}
+    return [_rewritten(value, change) for value in rules] if isinstance(rules, list) else rules
 
 
-def _without_first_prefix(rules: Any) -> Any:
-    """The same for a text that goes on after a special token: what is prepended only to the first part is not."""
-    if isinstance(rules, dict):
-        if rules.get("type") == "Metaspace" and rules.get("prepend_scheme") == "first":
-            return rules | {"prepend_scheme": "never"}
-        return {key: _without_first_prefix(value) for key, value in rules.items()}
-    if isinstance(rules, list):
-        return [_without_first_prefix(value) for value in rules]
-    return rules
+def _with_linear_pattern(rule: dict[str, Any]) -> dict[str, Any]:
+    pattern = rule.get("Regex")
+    return rule | {"Regex": linear(pattern)} if isinstance(pattern, str) else rule
+
+
+def _without_first_prefix(rule: dict[str, Any]) -> dict[str, Any]:
+    """For a text that goes on after a special token: what is prepended only to the first part is not."""
+    is_first = rule.get("type") == "Metaspace" and rule.get("prepend_scheme") == "first"
+    return rule | {"prepend_scheme": "never"} if is_first else rule

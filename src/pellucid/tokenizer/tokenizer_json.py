@@ -23,6 +23,7 @@ from pellucid.tokenizer.vocabulary import (
     Rules,
     Spelling,
     Vocabulary,
+    is_text,
 )
 
 MAX_ID = 1 << 21
@@ -123,11 +124,6 @@ def _check_options(model: Mapping[str, Any]) -> None:
             value = model.get(name)
             if value is not None and not is_sound(value):
                 raise ModelFileError(f"{NAME}: model.{name} is {shown(value)}, but must be {allowed}")
-
-
-def is_text(value: Any) -> bool:
-    """Whether it is a string of Unicode: JSON can spell half a surrogate pair."""
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def check_pieces(pieces: Any, file: str) -> dict[str, int]:

@@ -54,6 +54,11 @@ END_TEXTS = (
 _END_ID_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id", "eos_token_ids")
 
 
+def is_text(value: Any) -> bool:
+    """Whether it is a string of Unicode: JSON and GGUF can spell half a surrogate pair."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """An engine of the `tokenizers` library, in the terms of tokenizer.json."""
