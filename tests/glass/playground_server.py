@@ -9,6 +9,7 @@ from typing import Any
 
 import http_server
 from http_server import RunningServer, mock_engine
+from watched import settle
 
 from pellucid.engine.async_llm import AsyncLLM
 from pellucid.server.models import Model, ModelPool
@@ -60,11 +61,6 @@ def answers(page: Any) -> int:
 def wait_for_answer(page: Any, before: int) -> None:
     page.wait_for_function("n => Number(document.body.dataset.answers || 0) > n", arg=before, timeout=30_000)
     settle(page)
-
-
-def settle(page: Any) -> None:
-    """Until panels off the screen have followed."""
-    page.wait_for_function("() => document.querySelector('pl-page').panels.every((one) => !one.isDirty)")
 
 
 def set_option(page: Any, name: str, value: float) -> None:

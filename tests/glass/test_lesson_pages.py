@@ -11,7 +11,6 @@ import pytest
 from watched import Watched
 
 LESSONS = Path(__file__).parent.parent.parent / "docs" / "lessons"
-NAMES = ("tokens", "sampling", "mask", "cache", "stopping")
 FACTS = {
     "tokens": ["10 tokens instead of 3", "#19556 and #38699", "became 7 ordinary tokens"],
     "sampling": ["of them once", "u = 0.6254", "It falls on"],
@@ -22,7 +21,7 @@ FACTS = {
 """What each lesson says at its end, with numbers of its run."""
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=tuple(FACTS))
 def watched(request: pytest.FixtureRequest, browser: Any) -> Iterator[Watched]:
     one = Watched(browser, color_scheme="light")
     one.open((LESSONS / f"{request.param}.html").as_uri())

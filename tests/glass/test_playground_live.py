@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from http_server import RunningServer, mock_engine
-from playground_server import PlaygroundServer, ask, in_thread, set_option, settle, wait_for_answer
+from playground_server import PlaygroundServer, ask, in_thread, set_option, wait_for_answer
 from sample_trace import sample_trace
-from watched import Watched
+from watched import Watched, settle
 
 from pellucid.glass.report import write_report
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny_model import write_tiny_model
-from watched import Watched
+from watched import Watched, settle
 
 from pellucid.config import EngineArgs
 from pellucid.engine.llm_engine import LLMEngine
@@ -59,7 +59,7 @@ def of(events: list[dict[str, Any]], kind: str, **fields: Any) -> list[dict[str,
 
 def move(page: Any, **cursor: Any) -> None:
     page.evaluate("(to) => document.querySelector('pl-page').move(to)", cursor)
-    page.wait_for_function("() => document.querySelector('pl-page').panels.every((one) => !one.isDirty)")
+    settle(page)
 
 
 def rows(page: Any, selector: str) -> list[list[str]]:

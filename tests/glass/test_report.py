@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sample_trace import ANSWER, HOSTILE, LAYERS, PROMPT, sample_trace, token_bytes
-from watched import Watched
+from watched import Watched, settle
 
 from pellucid.glass.report import write_report
 
@@ -40,13 +40,6 @@ def page(watched: Watched) -> Iterator[Any]:
 def fact(page: Any, panel: str, name: str) -> str:
     text = page.locator(f"#p-{panel} .fact", has=page.locator("dt", has_text=name)).first.locator("dd").inner_text()
     return str(text).split("\n")[0].removesuffix("measured").removesuffix("derived").strip()
-
-
-def settle(page: Any) -> None:
-    """Until panels off the screen have followed."""
-    page.wait_for_function(
-        "() => document.querySelector('pl-page').panels.every((one) => !one.isDirty)", timeout=20_000
-    )
 
 
 def test_all_ten_panels_are_drawn_without_a_failure(page: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sample_trace import sample_trace, token_bytes, two_kinds_of_layers
-from watched import Watched
+from watched import Watched, settle
 
 from pellucid.glass.report import write_report
 
@@ -35,12 +35,6 @@ def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
     yield watched.page
     assert watched.complaints == []
     watched.context.close()
-
-
-def settle(page: Any) -> None:
-    page.wait_for_function(
-        "() => document.querySelector('pl-page').panels.every((one) => !one.isDirty)", timeout=20_000
-    )
 
 
 def test_a_seed_beyond_a_double_is_shown_digit_for_digit(page: Any) -> None:

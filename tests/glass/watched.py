@@ -42,3 +42,8 @@ class Watched:
             f"{one['id']}: {one['nodes'][0]['html'][:200]} {one['nodes'][0]['failureSummary'][:300]}"
             for one in result["violations"]
         ]
+
+
+def settle(page: Any) -> None:
+    """Until panels off the screen have followed."""
+    page.wait_for_function("() => document.querySelector('pl-page').panels.every((one) => !one.isDirty)")

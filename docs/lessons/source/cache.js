@@ -21,7 +21,7 @@ const LESSON = {
     return {
       prompt: cold.prompt.length, budget: steps[0].token_budget, prefillSteps: prefill.length, readMs: show(sum(prefill) / cold.prompt.length / 1e6, 3), writeMs: show(sum(decode) / decode.length / 1e6, 3), ratio: show(sum(decode) / decode.length / (sum(prefill) / cold.prompt.length), 2),
       isReadFaster: sum(prefill) / cold.prompt.length < sum(decode) / decode.length, perToken, numbers, width: Math.round(perToken / numbers), whole: bytes(perToken * cold.prompt.length), perTokenText: bytes(perToken), layers: model.n_layers, block, common, cached, warmPrompt: warm.prompt.length, left: warm.prompt.length - cached,
-      coldTtft: ms(cold.finish.ttft_ns), warmTtft: ms(warm.finish.ttft_ns), share: percent(warm.finish.ttft_ns / cold.finish.ttft_ns), shareNumber: warm.finish.ttft_ns / cold.finish.ttft_ns, isSame: same(warm, alone), aloneCached: alone.prompt.filter((one) => one.cached).length, outputs: warm.samples.length, logprob: warm.samples.at(-1).logprob_raw, aloneLogprob: alone.samples.at(-1).logprob_raw, answer: visible(textOf(warm)).replaceAll("·", " "),
+      coldTtft: ms(cold.finish.ttft_ns), warmTtft: ms(warm.finish.ttft_ns), share: percent(warm.finish.ttft_ns / cold.finish.ttft_ns), shareNumber: warm.finish.ttft_ns / cold.finish.ttft_ns, isSame: same(warm, alone), aloneCached: alone.prompt.filter((one) => one.cached).length, outputs: warm.samples.length, logprob: warm.samples.at(-1).logprob_raw, aloneLogprob: alone.samples.at(-1).logprob_raw, answer: visible(warm.text).replaceAll("·", " "),
     };
   },
   screens: [

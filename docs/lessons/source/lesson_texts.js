@@ -2,13 +2,11 @@
 /* What every lesson says: [English, Chinese]. */
 const TEXTS = {
   "lesson": ["lesson", "课程"], "theme": ["Light / dark", "浅色 / 深色"], "table": ["Table", "表格"],
-  "as_table": ["The numbers as a table ({n} rows)", "以表格显示数据（{n} 行）"], "rows_cut": ["The first {n} rows; {hidden} more are not shown.", "仅显示前 {n} 行；另有 {hidden} 行未显示。"],
-  "badge.measured": ["measured", "实测"], "badge.recomputed": ["recomputed", "重算"], "badge.derived": ["derived", "推导"],
-  "badge.measured.title": ["Noted by the engine while it ran", "引擎运行时记录"], "badge.recomputed.title": ["Computed again afterwards from the same data", "事后用同样的数据重新计算"], "badge.derived.title": ["Computed in this page from the numbers of the trace", "由本页根据记录计算"],
+  "badge.recomputed": ["recomputed", "重算"], "badge.recomputed.title": ["Computed again afterwards from the same data", "事后用同样的数据重新计算"],
   "loading": ["Unpacking the trace…", "正在解压记录…"], "load_failed": ["The trace in this file cannot be read: {why}", "无法读取文件中的记录：{why}"],
   "recorded": ["Recorded from runs of {model}: every number in the pictures is theirs.", "录自 {model} 的真实运行：图中每个数字都来自这些运行。"],
   "how": ["Predict first, then look. Keys 1 to 9 choose, Enter reveals.", "先预测，再看结果。按数字键选择，按回车揭晓。"],
-  "predict": ["Reveal", "揭晓"], 
+  "predict": ["Reveal", "揭晓"],
   "right": ["As you predicted.", "与你的预测一致。"], "wrong": ["Not what you predicted. The run shows: {answer}", "与你的预测不同。实际结果：{answer}"], "shown": ["The run shows: {answer}", "实际结果：{answer}"],
   "why": ["Why", "为什么"], "show_all": ["Show everything", "全部展开"], "again": ["Start again", "重新开始"], "progress": ["{done} of {all} answered", "已答 {done} / {all}"],
   "score": ["{right} of {all} predictions came true.", "{all} 个预测中有 {right} 个正确。"], "score_none": ["Everything is shown; nothing was predicted.", "已全部展开；没有作出预测。"],

@@ -9,11 +9,9 @@ function run(trace, name) {
 }
 const tokensOf = (sequence) => sequence.prompt.map((_, pos) => sequence.token(pos));
 const generated = (sequence) => sequence.samples.map((_, k) => sequence.token(sequence.prompt.length + k));
-const textOf = (sequence) => new TextDecoder().decode(Uint8Array.from(sequence.emits.flatMap((one) => [...fromBase64(one.bytes_b64)])));
 const firstStage = (sequence, k = 0) => sequence.samples[k].stages[0];
 const lastStage = (sequence, k = 0) => sequence.samples[k].stages.at(-1);
 const probabilityOf = (stage, id) => { const found = stage.top.find((one) => one[0] === id); return found ? number(found[2]) : null; };
-const quoted = (text) => `\`${visible(text)}\``;
 
 /** As on a telephone: the picture is drawn for that width, or its words could not be read. */
 const isNarrow = () => innerWidth < 640;
@@ -44,13 +42,13 @@ function stageShares(trace, sequence, stage, caption, most = 6, isMarked = true)
 }
 
 /** Probabilities side by side from 0 to 1, and where u falls. */
-function drawLine(trace, stage, u, label) {
-  const width = isNarrow() ? 360 : 720;
+function drawLine(trace, sequence, label) {
+  const width = isNarrow() ? 360 : 720, stage = lastStage(sequence), u = Number(sequence.samples[0].rng.u);
   let at = 0;
   const parts = stage.top.map(([id, , p], k) => {
     const from = at;
     at += number(p);
-    const isHit = u !== null && u >= from && u < at;
+    const isHit = u >= from && u < at;
     const name = trace.piece(id);
     return s("g", {}, s("title", {}, `${name} ${percent(number(p))}`), s("rect", { class: `seg s${k % 2}${isHit ? " on" : ""}`, x: show(width * from, 6), y: 14, width: show(Math.max(0, width * number(p)), 6), height: 30 }),
       number(p) * width > 8 * name.length ? s("text", { class: `seglabel${isHit ? " on" : ""}`, x: show(width * (from + number(p) / 2), 6), y: 33, "text-anchor": "middle" }, name) : null);
@@ -58,7 +56,7 @@ function drawLine(trace, stage, u, label) {
   return h("figure", {}, s("svg", { viewBox: `0 0 ${width} 62`, class: "wide", role: "img", "aria-label": label },
     parts, at < 0.9995 ? s("rect", { class: "seg rest", x: show(width * at, 6), y: 14, width: show(width * (1 - at), 6), height: 30 }) : null,
     width * (1 - at) > 110 ? s("text", { x: width - 6, y: 33, "text-anchor": "end" }, t("others")) : null,
-    u === null ? null : [s("line", { class: "u", x1: show(width * u, 6), x2: show(width * u, 6), y1: 6, y2: 52 }), s("text", { x: show(Math.min(width - 70, width * u + 5), 6), y: 61 }, `u = ${show(u, 4)}`)]),
+    s("g", { class: "udraw" }, s("line", { x1: show(width * u, 6), x2: show(width * u, 6), y1: 6, y2: 52 }), s("text", { x: show(Math.min(width - 70, width * u + 5), 6), y: 61 }, `u = ${show(u, 4)}`))),
     h("figcaption", {}, label));
 }
 

@@ -45,10 +45,9 @@ class Lesson extends HTMLElement {
 
   build() {
     setDocument(inLanguage(LESSON.title));
-    const flip = () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
     const model = this.trace.header.model.id;
     this.replaceChildren(
-      topBar(`${t("lesson")} · ${inLanguage(LESSON.title)}`, null, { speak: () => this.build(), flip }),
+      topBar(`${t("lesson")} · ${inLanguage(LESSON.title)}`, null, () => this.build()),
       h("main", { class: "lesson" },
         h("h2", {}, inLanguage(LESSON.title)), h("p", { class: "intro" }, rich(LESSON.intro, this.facts)), h("p", { class: "sub" }, t("recorded", { model }), " ", t("how")),
         this.progress(), LESSON.screens.slice(0, this.shown).map((screen, k) => this.screen(screen, k)), this.isDone ? this.ending() : null, this.actions()));

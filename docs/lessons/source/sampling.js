@@ -9,7 +9,7 @@ const LESSON = {
     const top = firstStage(one("plain")).top;
     const [first, second] = [top[0][0], top[1][0]];
     const p = (name, id = first) => percent(probabilityOf(lastStage(one(name)), id));
-    const word = (name) => quoted(trace.piece(one(name).samples[0].id)).slice(1, -1);
+    const word = (name) => trace.piece(one(name).samples[0].id);
     const small = (stage) => `${show(100 * number(stage.chosen.p), 2)} %`;
     const draws = extra.draws;
     const all = draws.reduce((sum, [, times]) => sum + times, 0);
@@ -38,11 +38,11 @@ const LESSON = {
       title: ["Low temperature", "低温"],
       text: ["Tokens lie side by side from 0 to 1, each as wide as its probability; the random number u = {u} falls on one of them. At temperature 1 that was `{drawn}`. Temperature divides the model's scores before they become probabilities. Now it is 0.5, and u is the same.",
         "把词元从 0 到 1 依次排开，概率越大占得越宽；随机数 u = {u} 落在其中一个上。温度为 1 时落在 `{drawn}`。模型先给出分数，分数除以温度之后才变成概率。现在温度为 0.5，u 不变。"],
-      before: (trace, facts) => drawLine(trace, lastStage(run(trace, "plain")), Number(run(trace, "plain").samples[0].rng.u), inLanguage([`Temperature 1: u fell on ${facts.drawn}`, `温度 1：u 落在 ${facts.drawn}`])),
+      before: (trace, facts) => drawLine(trace, run(trace, "plain"), inLanguage([`Temperature 1: u fell on ${facts.drawn}`, `温度 1：u 落在 ${facts.drawn}`])),
       ask: ["What happens to `{first}`, which had {p}?", "原来为 {p} 的 `{first}` 会怎样？"],
       choices: () => [["up", ["it rises: it was ahead", "上升：它本来就领先"]], ["half", ["it is halved, as the temperature is", "减半：温度减半了"]], ["same", ["it stays: the order is the same", "不变：顺序没有变"]]],
       answer: (facts) => (parseFloat(facts.cold) > parseFloat(facts.p) ? "up" : "half"),
-      after: (trace, facts) => drawLine(trace, lastStage(run(trace, "cold")), Number(run(trace, "cold").samples[0].rng.u), inLanguage([`Temperature 0.5: the same u fell on ${facts.coldDrawn}`, `温度 0.5：同一个 u 落在 ${facts.coldDrawn}`])),
+      after: (trace, facts) => drawLine(trace, run(trace, "cold"), inLanguage([`Temperature 0.5: the same u fell on ${facts.coldDrawn}`, `温度 0.5：同一个 u 落在 ${facts.coldDrawn}`])),
       why: ["Scores divided by 0.5 are doubled, and so is every lead: `{first}` now has {cold}. The random number did not move, the borders did: it falls on `{coldDrawn}`.",
         "分数除以 0.5 就是加倍，领先的幅度也随之加倍：`{first}` 现在有 {cold}。随机数没有动，动的是边界：这次落在 `{coldDrawn}`。"],
     },
@@ -52,7 +52,7 @@ const LESSON = {
       ask: ["On what does it fall?", "这次落在哪里？"],
       choices: (facts) => [["first", ["`{first}`, as at temperature 0.5", "`{first}`，与温度 0.5 时相同"]], ["drawn", ["`{drawn}`, as at temperature 1", "`{drawn}`，与温度 1 时相同"]], ["far", ["some token far down the list", "排在很后面的某个词元"]]],
       answer: (facts) => (facts.hotDrawn === facts.first ? "first" : facts.hotDrawn === facts.drawn ? "drawn" : "far"),
-      after: (trace, facts) => [drawLine(trace, lastStage(run(trace, "hot")), Number(run(trace, "hot").samples[0].rng.u), inLanguage([`Temperature 1.5: u fell on ${facts.hotDrawn}`, `温度 1.5：u 落在 ${facts.hotDrawn}`])), stageShares(trace, run(trace, "hot"), lastStage(run(trace, "hot")), inLanguage(["After temperature 1.5", "温度 1.5 之后"]))],
+      after: (trace, facts) => [drawLine(trace, run(trace, "hot"), inLanguage([`Temperature 1.5: u fell on ${facts.hotDrawn}`, `温度 1.5：u 落在 ${facts.hotDrawn}`])), stageShares(trace, run(trace, "hot"), lastStage(run(trace, "hot")), inLanguage(["After temperature 1.5", "温度 1.5 之后"]))],
       why: ["`{hotDrawn}` is number {hotRank} of the list; it had {hotRaw} and now has {hotP}. `{first}` fell to {hot}. What the leaders lost went to the long tail: about {hotTail} now lie beyond number {hotRank}, in tokens with next to nothing each, and together they win often. That is why hot answers are odd rather than inventive.",
         "`{hotDrawn}` 排第 {hotRank} 位，原来有 {hotRaw}，现在有 {hotP}。`{first}` 降到 {hot}。领先者失去的概率流向了长长的尾巴：现在第 {hotRank} 位之后约有 {hotTail}，每个词元几乎为零，合在一起却常常中选。所以高温的回答多半是古怪，而不是有创意。"],
     },

@@ -7,7 +7,7 @@ const LESSON = {
   facts: (trace) => {
     const one = (name) => run(trace, name);
     const end = one("end");
-    const text = (name) => textOf(one(name));
+    const text = (name) => one(name).text;
     const held = one("held").emits.find((emit) => emit.held_bytes);
     const release = one("held").emits[one("held").emits.indexOf(held) + 1];
     return {
@@ -76,7 +76,7 @@ const LESSON = {
       ask: ["What happens when the context is full?", "上下文写满时会怎样？"],
       choices: () => [["slide", ["the oldest tokens are dropped, and it goes on", "丢掉最旧的词元，继续写"]], ["length", ["it stops; the client is told `length`", "停下；客户端被告知 `length`"]], ["error", ["the request fails with an error", "请求以错误告终"]]],
       answer: (facts) => (facts.windowReason === "length" ? "length" : facts.windowReason === "error" ? "error" : "slide"),
-      after: (trace) => h("p", { class: "answer" }, h("bdi", {}, textOf(run(trace, "window")))),
+      after: (trace) => h("p", { class: "answer" }, h("bdi", {}, run(trace, "window").text)),
       why: ["{windowPrompt} + {windowN} = {window}: no room is left, and this engine drops nothing without a word. The client reads `length`, as with `max_tokens` above; only the numbers of tokens tell which limit it was.",
         "{windowPrompt} + {windowN} = {window}：没有空间了，而这个引擎不会悄悄丢掉任何内容。客户端看到的是 `length`，与上面的 `max_tokens` 一样；究竟是哪个上限，只能从词元数看出来。"],
     },

@@ -32,7 +32,7 @@ class TraceView:
     num_dropped: int = 0
     """Records that were lost, as far as the trace goes."""
     pieces: dict[int, bytes] = field(default_factory=dict)
-    _by_position: dict[int, Event] = field(default_factory=dict)
+    _by_position: dict[int, Event] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -52,8 +52,6 @@ class TraceView:
 
     def sample_at(self, position: int) -> Event | None:
         """How the token at a position was drawn; None where the trace does not tell."""
-        if len(self._by_position) != len(self.samples):
-            self._by_position = {int(sample["i"]): sample for sample in self.samples}
         return self._by_position.get(position)
 
     def token_id(self, position: int) -> int:
@@ -121,9 +119,7 @@ def answers_of(events: Iterable[Event]) -> list[TraceView]:
         concerned = own.get(name, [])
         indices = sorted({event["index"] for event in concerned if "index" in event}) or [None]
         for index in indices:
-            view = replace(
-                around, request=request, samples=[], layers={}, emits=[], specs=[], pieces=pieces, _by_position={}
-            )
+            view = replace(around, request=request, samples=[], layers={}, emits=[], specs=[], pieces=pieces)
             _fill(view, concerned, steps.get(name, []), index)
             views.append(view)
     return views
@@ -159,6 +155,7 @@ def _fill(view: TraceView, own: list[Event], steps: list[Event], index: int | No
         elif kind == "finish":
             view.finish = event
     view.samples.sort(key=lambda sample: int(sample["i"]))
+    view._by_position.update((int(sample["i"]), sample) for sample in view.samples)
     name = view.request["req"]
     view.steps = [
         step for step in steps if any(seq["req"] == name and seq.get("index", index) == index for seq in step["seqs"])

@@ -69,6 +69,14 @@ function fromBase64(text) {
   return Uint8Array.from(raw, (letter) => letter.charCodeAt(0));
 }
 
+/** Bytes one after the other. */
+function concat(parts) {
+  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) { whole.set(part, at); at += part.length; }
+  return whole;
+}
+
 const HIDDEN = /[\u0000-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;
 
 /** Text with what cannot be seen made visible: spaces as ·, controls and direction marks by name. */
@@ -163,12 +171,12 @@ function setDocument(title) {
 }
 
 /** The bar at the top: name, what the page is, a line of facts, the buttons for language and theme. */
-function topBar(title, facts, { speak, flip }) {
+function topBar(title, facts, speak) {
   const other = language === "zh" ? "en" : "zh";
   return h("header", { class: "top" },
     h("div", { class: "brand" }, h("span", { class: "logo", "aria-hidden": "true" }), h("h1", {}, "Pellucid", h("small", {}, title))),
     facts,
     h("div", { class: "tools" },
       h("button", { type: "button", id: "language", lang: other === "en" ? "en" : "zh-CN", onclick: () => { language = other; store.set("language", other); speak(); document.getElementById("language").focus(); } }, other === "en" ? "English" : "中文"),
-      h("button", { type: "button", id: "theme", onclick: flip }, t("theme"))));
+      h("button", { type: "button", id: "theme", onclick: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark") }, t("theme"))));
 }

@@ -47,7 +47,7 @@ class LiveRequest {
   finish(turn, began, first) {
     const sequence = this.trace.sequences.get(this.name);
     if (!sequence) return; // the trace began anew meanwhile
-    const said = new TextDecoder().decode(concat(sequence.emits.map((one) => fromBase64(one.bytes_b64))));
+    const said = sequence.text;
     if (turn.text !== undefined && sequence.emits.length && said !== (turn.text || "").slice((turn.prefix || "").length)) sequence.emits[sequence.emits.length - 1].bytes_b64 = ""; // its end token is no text
     const details = turn.usage && turn.usage.prompt_tokens_details;
     if (details && this.request.tokens.length) {

@@ -42,7 +42,7 @@ class Page extends HTMLElement {
       panel.isDirty = true;
       return panel;
     });
-    const head = topBar(title, this.model = h("p", { class: "model" }), { speak: () => this.build(), flip: () => this.applyTheme(this.theme === "dark" ? "light" : "dark") });
+    const head = topBar(title, this.model = h("p", { class: "model" }), () => this.build());
     const nav = h("nav", { "aria-label": t("panels") }, h("ol", {}, PANELS.map(([name]) => h("li", {}, h("a", { href: `#p-${name}` }, h("span", {}, t("panel." + name)))))), h("a", { href: "#compare", class: "extra" }, t("compare")));
     this.summary = h("pl-summary", { class: "panel", role: "region", "aria-label": t("in_short") });
     this.comparison = h("pl-compare", { class: "panel", id: "compare", role: "region", "aria-label": t("compare") });
@@ -52,7 +52,7 @@ class Page extends HTMLElement {
     this.refresh(true);
   }
 
-  applyTheme(theme) { this.theme = setTheme(theme); }
+  applyTheme(theme) { setTheme(theme); }
 
   get sequence() { return this.trace.sequences.get(this.cursor.request) || null; }
 

@@ -342,23 +342,16 @@ function heatColour(x) {
 class EmissionPanel extends Panel {
   draw(trace, sequence) {
     const finish = sequence.finish;
-    const n = sequence.prompt.length, traced = tracedShare(trace, sequence);
+    const first = finish && finish.ttft_ns ? firstToken(finish) : null, later = laterTokens(trace, sequence);
     const rows = sequence.emits.map((emit) => [`${emit.token_range[0]}–${Math.max(emit.token_range[0], emit.token_range[1] - 1)}`, h("bdi", { class: "mono" }, emit.bytes_b64 ? pieceText(fromBase64(emit.bytes_b64)) : "∅"),
       emit.held_bytes ? `${emit.held_bytes} B` : "–", emit.held_reason ? (TEXTS["held." + emit.held_reason] ? t("held." + emit.held_reason) : emit.held_reason) : "–", { is: ms(emit.t_ns - (sequence.request ? sequence.request.arrive_ns : emit.t_ns)), class: "n" }]);
     const held = sequence.emits.filter((emit) => emit.held_bytes).length;
-    const text = new TextDecoder().decode(concat(sequence.emits.map((emit) => fromBase64(emit.bytes_b64))));
+    const { text } = sequence;
     return [
       finish ? h("p", { class: "big" }, whyStopped(trace, sequence)) : note(t("still_running")),
-      facts(fact(t("generated_tokens"), show(finish && finish.n_output !== undefined ? finish.n_output : sequence.samples.length), "measured"), fact(t(finish && finish.ttft_ns && firstToken(finish).isMuch ? "ttft_net" : "ttft_of"), finish && finish.ttft_ns ? ms(firstToken(finish).isMuch ? firstToken(finish).net : finish.ttft_ns) : "–", "measured"), fact(t(traced > MUCH_TRACING ? "tpot_net" : "tpot_of"), finish && finish.tpot_ns ? ms(finish.tpot_ns * (traced > MUCH_TRACING ? 1 - traced : 1)) : "–", "derived"), fact(t("held_times"), show(held), "measured"), finish && finish.preemptions ? fact(t("preemptions"), show(finish.preemptions), "measured") : null),
+      facts(fact(t("generated_tokens"), show(finish && finish.n_output !== undefined ? finish.n_output : sequence.samples.length), "measured"), fact(t(first && first.isMuch ? "ttft_net" : "ttft_of"), first ? ms(first.told) : "–", "measured"), fact(t(later.isMuch ? "tpot_net" : "tpot_of"), finish && finish.tpot_ns ? ms(later.told) : "–", "derived"), fact(t("held_times"), show(held), "measured"), finish && finish.preemptions ? fact(t("preemptions"), show(finish.preemptions), "measured") : null),
       text ? h("div", { class: "answer", role: "group", "aria-label": t("answer") }, h("bdi", {}, text)) : null,
       rows.length ? behind(t("emissions"), [t("tokens"), t("text_out"), t("held"), t("why"), t("after_arrival")], rows) : note(t("no_emits")),
     ];
   }
-}
-
-function concat(parts) {
-  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) { whole.set(part, at); at += part.length; }
-  return whole;
 }

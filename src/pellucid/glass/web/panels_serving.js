@@ -24,7 +24,7 @@ class TimelinePanel extends Panel {
     const first = firstToken(finish), [largest, ns] = first.largest;
     return [h("h3", {}, t("ttft_of"), " ", h("b", {}, ms(total)), badge("measured")),
       first.isMuch ? note(t("ttft_tracing", { share: percent(first.tracing / total), net: ms(first.net) }), "warn") : null,
-      h("p", {}, t(first.isMuch ? "ttft_largest_rest" : "ttft_largest", { part: t("part." + largest), share: percent(ns / (first.isMuch ? first.net : total)) })),
+      h("p", {}, t(first.isMuch ? "ttft_largest_rest" : "ttft_largest", { part: t("part." + largest), share: percent(ns / first.told) })),
       TEXTS["part_note." + largest] ? note(t("part_note." + largest)) : null,
       stacked(`${t("ttft_of")} ${ms(total)}: ` + parts.map(([name, ns]) => `${t("part." + name)} ${ms(ns)}`).join(", "), parts.map(([name, ns]) => [t("part." + name), ns, ms(ns)])),
       table(t("ttft_table"), [t("colour"), t("part"), t("time"), t("share")], [...parts.map(([name, ns], k) => [h("span", { class: `key p${k % 8}`, "aria-hidden": "true" }), h("span", { "data-part": name }, t("part." + name)), { is: ms(ns), class: "n" }, { is: percent(ns / total), class: "n" }]),

@@ -39,11 +39,11 @@ class Summary extends HTMLElement {
     const { finish } = sequence;
     if (!finish || !finish.ttft_ns) return t("no_ttft");
     const first = firstToken(finish), [name, ns] = first.largest;
-    const found = [t("short.ttft", { ttft: ms(first.isMuch ? first.net : first.all) })];
-    if (ns > 0) found.push(t("short.largest", { part: t("part." + name), share: percent(ns / (first.isMuch ? first.net : first.all)) }));
-    const share = tracedShare(trace, sequence), tpot = finish.tpot_ns * (share > MUCH_TRACING ? 1 - share : 1);
-    if (finish.tpot_ns) found.push(t("short.tpot", { tpot: ms(tpot), rate: show(1e9 / tpot, 3) }));
-    if (first.isMuch || share > MUCH_TRACING) found.push(t("short.tracing", { first: ms(first.tracing), share: percent(share) }));
+    const found = [t("short.ttft", { ttft: ms(first.told) })];
+    if (ns > 0) found.push(t("short.largest", { part: t("part." + name), share: percent(ns / first.told) }));
+    const later = laterTokens(trace, sequence);
+    if (finish.tpot_ns) found.push(t("short.tpot", { tpot: ms(later.told), rate: show(1e9 / later.told, 3) }));
+    if (first.isMuch || later.isMuch) found.push(t("short.tracing", { first: ms(first.tracing), share: percent(later.share) }));
     if (finish.preemptions) found.push(t("short.preempted", { n: finish.preemptions }));
     return found.join(SPACE());
   }

@@ -19,18 +19,18 @@ class SweepPage extends HTMLElement {
   }
 
   start() {
-    this.theme = setTheme(store.get("theme") || "auto");
+    this.applyTheme(store.get("theme") || "auto");
     this.build();
   }
 
-  applyTheme(theme) { this.theme = setTheme(theme); }
+  applyTheme(theme) { setTheme(theme); }
 
   build() {
     const { sweep } = this;
     const title = t("sweep.title");
     setDocument(title);
     const machine = [sweep.model, sweep.machine.backend, sweep.machine.isa].filter(Boolean).join(" · ");
-    const bar = topBar(title, h("p", { class: "model" }, machine), { speak: () => this.build(), flip: () => this.applyTheme(this.theme === "dark" ? "light" : "dark") });
+    const bar = topBar(title, h("p", { class: "model" }, machine), () => this.build());
     this.live = h("p", { class: "status", role: "status" });
     this.body = h("div", {});
     this.replaceChildren(h("a", { class: "skip", href: "#texts" }, t("sweep.skip")), bar, h("main", { class: "sweep" },

@@ -17,6 +17,8 @@ class Sequence {
 
   get prompt() { return this.request ? this.request.tokens : []; }
   get length() { return this.prompt.length + this.samples.length; }
+  /** What went out so far. */
+  get text() { return new TextDecoder().decode(concat(this.emits.map((emit) => fromBase64(emit.bytes_b64)))); }
   get maxLayer() { return this._maxLayer ?? -1; }
 
   /** Token at a position: {pos, id, data, kind, cached, sample}. */
@@ -198,12 +200,20 @@ function forget(trace, most) {
 /** From so much on, a part of the time that is the tracer's own is told apart: nobody should take it for the model's. */
 const MUCH_TRACING = 0.05;
 
-/** The time to the first token: {all, net} with and without the tracer's own, and which other part is the largest. */
+/** The time to the first token: {all, net} with and without the tracer's own, which of them is told, and which other part is the largest. */
 function firstToken(finish) {
   const parts = Object.entries(finish.ttft_parts || {});
   const tracing = (finish.ttft_parts && finish.ttft_parts.tracing) || 0;
   const largest = parts.filter(([name]) => name !== "tracing").reduce((best, one) => (one[1] > best[1] ? one : best), ["", 0]);
-  return { all: finish.ttft_ns, net: finish.ttft_ns - tracing, tracing, largest, isMuch: tracing > MUCH_TRACING * finish.ttft_ns };
+  const [all, net, isMuch] = [finish.ttft_ns, finish.ttft_ns - tracing, tracing > MUCH_TRACING * finish.ttft_ns];
+  return { all, net, tracing, largest, isMuch, told: isMuch ? net : all };
+}
+
+/** The time per token after the first: the tracer's share of it, and what is told. */
+function laterTokens(trace, sequence) {
+  const share = tracedShare(trace, sequence), isMuch = share > MUCH_TRACING;
+  const tpot = (sequence.finish && sequence.finish.tpot_ns) || 0;
+  return { share, isMuch, told: isMuch ? tpot * (1 - share) : tpot };
 }
 
 /** Which share of the steps after a request's prompt the tracer itself took. */
