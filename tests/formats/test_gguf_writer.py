@@ -128,7 +128,7 @@ def test_empty_file_and_bytes_as_tensor(tmp_path: Path) -> None:
     file = GGUFFile.open(path)
     assert (file.metadata, file.tensors) == ({}, {})
     write_gguf(path, {"none": []}, {"w": ((2,), block_types.F32, b"\0\0\x80?" * 2)})
-    assert len(GGUFFile.open(path).metadata["none"]) == 0
+    assert GGUFFile.open(path).metadata["none"] == [], "no strings, as llama.cpp wants a vocabulary's merges"
     assert GGUFFile.open(path).tensors["w"].data.view("<f4").tolist() == [1.0, 1.0]
 
 

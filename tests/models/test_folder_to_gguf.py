@@ -126,6 +126,16 @@ def test_a_folder_with_its_tokenizer(tmp_path: Path) -> None:
     )
 
 
+def test_only_phi3s_tokenizer_goes_by_its_name(tmp_path: Path) -> None:
+    """llama.cpp refuses a file of that name without its tokens; Phi-4 mini is of the same type."""
+    folder = byte_level_folder(tmp_path / "hf")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"_name_or_path": "Org/Phi-3-and-phi3"}))
+    quantize_file(folder, tmp_path / "q.gguf", "q8_0")
+    with GGUFFile.open(tmp_path / "q.gguf") as file:
+        assert file.metadata["general.name"] == "Org/phi-and-phi"
+
+
 def split(pattern: str) -> Any:
     return pre_tokenizers.Split(Regex(pattern), "isolated")
 

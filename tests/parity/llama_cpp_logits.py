@@ -5,9 +5,22 @@ python llama_cpp_logits.py MODEL.gguf OUT.npy ID …
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import pytest
+
+
+def llama_cpp_logits(path: Path, token_ids: list[int]) -> np.ndarray:
+    """[T, vocab]; skips the test where llama.cpp is not installed."""
+    if importlib.util.find_spec("llama_cpp") is None:
+        pytest.skip("needs pip install llama-cpp-python==0.3.36, which compiles for some ten minutes")
+    out = path.with_suffix(".npy")
+    subprocess.run([sys.executable, __file__, str(path), str(out), *map(str, token_ids)], check=True, timeout=120)
+    return np.asarray(np.load(out))
 
 
 def main(path: str, out: str, token_ids: list[int]) -> None:

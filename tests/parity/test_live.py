@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from parity.families import BY_NAME, FAMILIES, SmallModel, golden_description, write_folder
-from parity.llama_cpp_logits import __file__ as llama_cpp_script
+from models.stored_folders import coded_deepseek, coded_gpt_oss, typed_weights, write_tokenizer, write_typed
+from models.test_folder_to_gguf import NOT_WRITTEN
+from parity.families import BY_NAME, FAMILIES, VOCAB, SmallModel, golden_description, write_folder
+from parity.llama_cpp_logits import llama_cpp_logits
 from parity.ours import NUM_BLOCKS, batch, load_ours, logits, one_by_one, storage
 from parity.to_gguf import has_gguf_form, write_llama_cpp
 
 from pellucid.beam_search_params import BeamSearchParams
 from pellucid.engine.beam_search import BeamSearch
+from pellucid.formats.block_types import F32
+from pellucid.formats.gguf import GGUFFile
+from pellucid.formats.gguf_writer import write_gguf
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.models.decoder import Decoder
+from pellucid.models.quantized_file import quantize_file
 
 pytestmark = [
     pytest.mark.parity,
@@ -35,6 +39,7 @@ _LLAMA_CPP_DIFFERS = {
     "starcoder2-window": "it gives this family no window",
     "deepseek-v2": "it takes queries for uncompressed only in models of 26 or 27 layers",
 }
+_CODED = {"gpt-oss": lambda: coded_gpt_oss()[0], "deepseek-v3": lambda: coded_deepseek(power_of_two=False)[0]}
 BY_FAMILY = pytest.mark.parametrize("small", FAMILIES, ids=lambda small: small.name)
 
 
@@ -125,19 +130,53 @@ def test_beam_search(name: str, beams: int, penalty: float, early: Any, ends: An
 @pytest.mark.parametrize("small", [m for m in FAMILIES if has_gguf_form(m)], ids=lambda small: small.name)
 def test_llama_cpp_reads_the_file_as_we_do(small: SmallModel, tmp_path: Path) -> None:
     """Our reading of the converter's conventions, against the program they are made for."""
-    if importlib.util.find_spec("llama_cpp") is None:
-        pytest.skip("needs pip install llama-cpp-python==0.3.36, which compiles for some ten minutes")
+    path = write_llama_cpp(small, tmp_path / "m.gguf")
+    _assert_as_llama_cpp(small, path, load_ours(path, "reference"))
+
+
+@pytest.mark.parametrize("coded", [False, True])
+@pytest.mark.parametrize(
+    "small", [m for m in FAMILIES if has_gguf_form(m) and m.name not in NOT_WRITTEN], ids=lambda small: small.name
+)
+def test_llama_cpp_reads_what_quantize_writes(small: SmallModel, coded: bool, tmp_path: Path) -> None:
+    """A folder in 8 bits, or in the codes it is published in; llama.cpp gets the values that the gguf package decodes,
+    because it would round what it multiplies with codes, and the file itself, where it is only about right."""
+    tensors = typed_weights(small.name)
+    if coded:
+        if small.name not in _CODED:
+            pytest.skip("published in floats")
+        tensors = _CODED[small.name]()
+    folder, path = write_typed(tmp_path / "hf", small.name, tensors), tmp_path / "q.gguf"
+    write_tokenizer(folder, VOCAB)
+    quantize_file(folder, path, "q8_0")
+    decoded = _assert_as_llama_cpp(small, _decoded(path, tmp_path / "decoded.gguf"), load_ours(path, "reference"))
+    direct = llama_cpp_logits(path, small.token_ids())
+    assert np.linalg.norm(direct - decoded) <= 0.3 * np.linalg.norm(decoded)
+
+
+def _decoded(path: Path, out: Path) -> Path:
+    import gguf
+
+    tensors = {
+        tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in gguf.GGUFReader(path).tensors
+    }
+    metadata = GGUFFile.open(path).metadata | {"general.file_type": 0}
+    flat = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in tensors.items()}
+    write_gguf(out, metadata, {name: (values.shape, F32, values) for name, values in flat.items()})
+    return out
+
+
+def _assert_as_llama_cpp(small: SmallModel, path: Path, ours: Decoder) -> np.ndarray:
     if small.name in _LLAMA_CPP_DIFFERS:
         pytest.skip(_LLAMA_CPP_DIFFERS[small.name])
-    path, out = write_llama_cpp(small, tmp_path / "m.gguf"), tmp_path / "logits.npy"
-    ids = small.token_ids()
-    subprocess.run([sys.executable, llama_cpp_script, str(path), str(out), *map(str, ids)], check=True, timeout=120)
-    ours = load_ours(path, "reference")
     if small.name == "gpt-oss":
         ours = _with_rounded_bounds(ours)
+    ids = small.token_ids()
     # Its GELU comes from a table in float16.
     tolerance = 3e-3 if "gelu" in ours.config.activation else TOLERANCE
-    assert _worst(logits(ours, ids), np.load(out)) <= tolerance
+    theirs = llama_cpp_logits(path, ids)
+    assert _worst(logits(ours, ids), theirs) <= tolerance
+    return theirs
 
 
 def _with_rounded_bounds(model: Decoder) -> Decoder:

@@ -58,8 +58,8 @@ def write_gguf(
 
     Python values take the types converters give them: int uint32 (else int32, uint64, int64), float float32,
     lists of int int32 (else uint32, int64, uint64), lists of float float32; lists may hold bools, strings and lists
-    too. NumPy scalars and one-dimensional arrays keep their own type. Surrogate escapes in strings become the
-    bytes they stand for. The alignment is `general.alignment` where given, else 32.
+    too; an empty one holds strings. NumPy scalars and one-dimensional arrays keep their own type. Surrogate escapes
+    in strings become the bytes they stand for. The alignment is `general.alignment` where given, else 32.
 
     Raises InvalidParameterError, naming the key or tensor, for what a GGUF file cannot hold; ModelFileError where
     the file cannot be written.
@@ -193,9 +193,11 @@ def _encode_numpy(key: str, value: np.generic | npt.NDArray[Any]) -> tuple[int, 
 def _encode_items(key: str, values: Sequence[Any]) -> tuple[int, bytes]:
     """Item type id and bytes of a list's items, which are all of one kind."""
     kinds = {bool if isinstance(v, np.bool_) else int if isinstance(v, np.integer) else type(v) for v in values}
-    if kinds <= {bool} and kinds:
+    if not kinds:  # as the reader gives strings; numbers are arrays
+        return TYPE_STRING, b""
+    if kinds == {bool}:
         return TYPE_BOOL, bytes(values)
-    if kinds <= {int}:
+    if kinds == {int}:
         type_id = _int_type(key, values, (_INT32, _UINT32, _INT64, _UINT64))
         return type_id, np.array(values, ARRAY_DTYPES[type_id]).tobytes()
     if kinds <= {int, float, np.float32, np.float64}:

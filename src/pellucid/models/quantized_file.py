@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -108,7 +109,11 @@ def _of_folder(files: ModelFiles) -> tuple[dict[str, Any], list[PlannedTensor], 
     for name, values in factors.items():
         tensor = array_tensor(name, values)
         planned.append(PlannedTensor(name, tensor.shape, tensor.type, partial(_same, tensor)))
-    return metadata | tokenizer_keys(files.path), planned, form.tensors
+    metadata |= tokenizer_keys(files.path)
+    if metadata["tokenizer.ggml.model"] != "llama":
+        # By such a name llama.cpp looks for Phi-3's own tokens, and refuses a file without them (Phi-4 mini).
+        metadata["general.name"] = re.sub("phi-?3", "phi", metadata["general.name"], flags=re.IGNORECASE)
+    return metadata, planned, form.tensors
 
 
 def _as_it_is(name: str, tensor: StoredTensor) -> PlannedTensor:
