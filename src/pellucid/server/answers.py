@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pellucid.engine.output_processor import add_delta
 from pellucid.outputs import CompletionOutput, Overflow, RequestOutput, TokenLogprobs
 from pellucid.server.api_errors import ApiError
-from pellucid.server.wire import dump, finite
+from pellucid.server.wire import dump, dump_text, finite
 
 Json = dict[str, Any]
+_HOLE = uuid.uuid4().hex
+"""Stands in a chunk for what is filled in later; nobody can have written it."""
 
 
 def _overflow(overflow: Overflow | None) -> Json:
@@ -29,7 +32,7 @@ def _overflow(overflow: Overflow | None) -> Json:
 class Answers:
     """The answers to one HTTP request: n for each prompt, with the index i · n + j.
 
-    Deltas go in with `take`, which gives the chunks of a stream; `body` is the whole answer.
+    Deltas go in with `take`, which gives the frames of a stream; `body` is the whole answer.
     """
 
     kind = ""
@@ -49,6 +52,8 @@ class Answers:
         self._keep = keep
         """Whether deltas are joined for `body`."""
         self._begun: set[int] = set()
+        self._text_frames: dict[int, list[bytes]] = {}
+        """By answer: what is before, between and after the text and the logprobs of a frame."""
         self._num_prompt_tokens = [0] * len(request_ids)
         self._num_cached_tokens = [0] * len(request_ids)
         self._overflows: list[Overflow | None] = [None] * len(request_ids)
@@ -56,8 +61,8 @@ class Answers:
         self.finish_reasons: dict[int, str] = {}
         self.seeds: list[int] = [0] * len(request_ids)
 
-    def take(self, delta: RequestOutput) -> list[Json]:
-        """Note a delta; gives its chunks, unless whole bodies are wanted."""
+    def take(self, delta: RequestOutput) -> bytes:
+        """Note a delta; gives its frames, unless whole bodies are wanted."""
         place = self._places[delta.request_id]
         self._num_prompt_tokens[place] = len(delta.prompt_token_ids)
         self._num_cached_tokens[place] = delta.num_cached_tokens or 0
@@ -69,8 +74,9 @@ class Answers:
                 self.finish_reasons[self._index(place, completion)] = completion.finish_reason
         if self._keep:
             self._totals[place] = add_delta(self._totals[place], delta)
-            return []
-        return [chunk for completion in delta.outputs for chunk in self._chunks(place, delta, completion)]
+            return b""
+        frames = [frame for completion in delta.outputs for frame in self._frames(place, delta, completion)]
+        return frames[0] if len(frames) == 1 else b"".join(frames)
 
     def body(self) -> Json:
         """The whole answer."""
@@ -144,7 +150,20 @@ class Answers:
             chunk["pellucid"] = {"seed": self.seeds[place], **_overflow(self._overflows[place])}
         return chunk
 
-    def _chunks(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[Json]:
+    def _text_frame(self, place: int, index: int, text: str, logprobs: Json | None) -> bytes:
+        """The frame of a chunk with text and no ending; all but these two values is encoded once for an answer."""
+        parts = self._text_frames.get(index)
+        if parts is None:
+            chunk = self._chunk(self._text_choice(index, _HOLE, _HOLE), place)
+            parts = self._text_frames[index] = self.frame(chunk).split(dump(_HOLE))
+        before, between, after = parts
+        return b"".join((before, dump_text(text), between, b"null" if logprobs is None else dump(logprobs), after))
+
+    def _text_choice(self, index: int, text: str, logprobs: Any) -> Json:
+        """The choice of such a chunk; the text stands before the logprobs."""
+        raise NotImplementedError
+
+    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[bytes]:
         raise NotImplementedError
 
     def _choice(self, place: int, total: RequestOutput, completion: CompletionOutput) -> Json:

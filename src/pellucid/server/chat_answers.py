@@ -8,7 +8,7 @@ from typing import Any
 from pellucid.outputs import CompletionOutput, RequestOutput
 from pellucid.server.answers import Answers, Json
 from pellucid.server.output.choice import ChoiceParser
-from pellucid.server.output.events import CallArguments, Content, Event, Reasoning, joined, merged
+from pellucid.server.output.events import CallArguments, CallStart, Content, Event, Reasoning, joined, merged
 from pellucid.server.output.token_logprobs import PieceLogprobs
 from pellucid.server.parsing import ChatRequest
 
@@ -28,7 +28,7 @@ class ChatAnswers(Answers):
         """Ids by answer, where reasoning has to be counted."""
         self._num_reasoning_tokens = 0
 
-    def take(self, delta: RequestOutput) -> list[Json]:
+    def take(self, delta: RequestOutput) -> bytes:
         """As in `Answers`; counts the tokens of reasoning besides."""
         if self.request.format is not None and self.request.format.reasoning is not None:
             for completion in delta.outputs:
@@ -68,25 +68,34 @@ class ChatAnswers(Answers):
             **self._prompt_logprobs(total),
         }
 
-    def _chunks(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[Json]:
+    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[bytes]:
         index = completion.index
         if index not in self._begun:
             self._begun.add(index)
             self._parsers[index] = self.request.parser(delta.prompt or "")
-            opening = {"role": "assistant", "content": "", "refusal": None}
-            yield self._chunk({"index": index, "delta": opening, "logprobs": None, "finish_reason": None}, place)
+            yield self._frame(index, {"role": "assistant", "content": "", "refusal": None}, place)
         parser, is_end = self._parsers[index], completion.finish_reason is not None
         self._take_logprobs(completion)
-        for event in merged(parser.push(completion.text) + (parser.finish() if is_end else [])):
-            choice = {"index": index, "delta": self._delta(event), "logprobs": self._logprobs_in(index, [event])}
-            yield self._chunk({**choice, "finish_reason": None}, place)
+        events = parser.push(completion.text)
         if is_end:
-            ending = _chat_ending(completion, parser)
-            yield self._chunk({"index": index, "delta": {}, "logprobs": None, **ending}, place)
+            events = merged(events + parser.finish())
+        for event in events:
+            logprobs = self._logprobs_in(index, [event])
+            if isinstance(event, Content):
+                yield self._text_frame(place, index, event.text, logprobs)
+            else:
+                yield self._frame(index, self._delta(event), place, logprobs)
+        if is_end:
+            yield self._frame(index, {}, place, **_chat_ending(completion, parser))
 
-    def _delta(self, event: Event) -> Json:
-        if isinstance(event, Content):
-            return {"content": event.text}
+    def _text_choice(self, index: int, text: str, logprobs: Any) -> Json:
+        return {"index": index, "delta": {"content": text}, "logprobs": logprobs, "finish_reason": None}
+
+    def _frame(self, index: int, delta: Json, place: int, logprobs: Json | None = None, **ending: Any) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None, **ending}
+        return self.frame(self._chunk(choice, place))
+
+    def _delta(self, event: Reasoning | CallStart | CallArguments) -> Json:
         if isinstance(event, Reasoning):
             return {"reasoning_content": event.text}
         if isinstance(event, CallArguments):

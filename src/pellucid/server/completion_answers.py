@@ -34,7 +34,7 @@ class CompletionAnswers(Answers):
             **({} if self.request.echo else self._prompt_logprobs(total)),
         }
 
-    def _chunks(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[Json]:
+    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[bytes]:
         index, text = self._index(place, completion), completion.text
         if delta.prompt_logprobs is not None:
             self._prompt_rows[place] = delta.prompt_logprobs
@@ -44,10 +44,15 @@ class CompletionAnswers(Answers):
         if is_first:
             text = self._prompt_text(delta) + text
         logprobs = self._logprobs(place, completion, delta.prompt_token_ids, prompt_rows)
-        if not (text or logprobs or completion.finish_reason):
-            return
-        ending = {"finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason}
-        yield self._chunk({"index": index, "text": text, "logprobs": logprobs, **ending}, place)
+        if completion.finish_reason is not None:
+            choice = self._text_choice(index, text, logprobs)
+            ending = {"finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason}
+            yield self.frame(self._chunk({**choice, **ending}, place))
+        elif text or logprobs:
+            yield self._text_frame(place, index, text, logprobs)
+
+    def _text_choice(self, index: int, text: str, logprobs: Any) -> Json:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None, "stop_reason": None}
 
     def _prompt_text(self, output: RequestOutput) -> str:
         if not self.request.echo:

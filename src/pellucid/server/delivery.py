@@ -17,6 +17,7 @@ from pellucid.errors import InvalidParameterError, PellucidError
 from pellucid.outputs import RequestOutput
 from pellucid.server.answers import Answers, Json
 from pellucid.server.api_errors import ApiError, api_error
+from pellucid.server.outlet import OUTLET, Outlet
 from pellucid.server.wire import JsonResponse
 
 NO_CACHE = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
@@ -79,13 +80,17 @@ async def whole_answer(
     request: Request, stream: DeltaStream, answers: Answers, notes: dict[str, Any], names: Mapping[str, str]
 ) -> Response:
     """Wait for everything. Raises `ApiError` when an answer failed; names: as in `failure`."""
+
+    def take(output: RequestOutput) -> bool:
+        answers.take(output)
+        failed = failure(output, names)
+        if failed is not None:
+            raise failed
+        return True
+
     async with Watch(request.receive, stream) as watch:
         try:
-            async for output in stream:
-                answers.take(output)
-                failed = failure(output, names)
-                if failed is not None:
-                    raise failed
+            await stream.pour(take)
         finally:
             _note(notes, answers, watch)
     if watch.is_gone:
@@ -94,7 +99,8 @@ async def whole_answer(
 
 
 class EventStream(Response):
-    """Server-sent events, each written when it is there."""
+    """Server-sent events, each written when it is there: in the very call of the event loop that brings it, without
+    waking a task, unless the client is slow to read."""
 
     def __init__(self, stream: DeltaStream, answers: Answers, notes: dict[str, Any], names: Mapping[str, str]) -> None:
         """names: as in `failure`."""
@@ -103,13 +109,17 @@ class EventStream(Response):
         self._answers = answers
         self._notes = notes
         self._names = names
+        self._outlet: Outlet | None = None
+        self._held = b""
+        """What could not be written at once."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._outlet = scope.get(OUTLET)
         await send({"type": "http.response.start", "status": 200, "headers": list(NO_CACHE)})
         async with Watch(receive, self._stream) as watch:
             try:
-                async for events in self._events():
-                    await send({"type": "http.response.body", "body": events, "more_body": True})
+                async for piece in self._waiting():
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
             except OSError:
                 watch.is_gone = True
             finally:
@@ -117,17 +127,18 @@ class EventStream(Response):
             if not watch.is_gone:
                 await send({"type": "http.response.body", "body": self._answers.end_mark, "more_body": False})
 
-    async def _events(self) -> AsyncIterator[bytes]:
+    async def _waiting(self) -> AsyncIterator[bytes]:
+        """The pieces that were not written at once."""
         answers = self._answers
         if opening := answers.opening():
             yield self._framed(opening)
         try:
-            async for output in self._stream:
-                failed = failure(output, self._names)
-                if failed is not None:
-                    raise failed
-                if chunks := answers.take(output):
-                    yield self._framed(chunks)
+            goes_on = True
+            while goes_on:
+                goes_on = await self._stream.pour(self._take)
+                if self._held:
+                    piece, self._held = self._held, b""
+                    yield piece
         except (ApiError, PellucidError) as error:
             refusal = error if isinstance(error, ApiError) else api_error(error)
             self._notes["error"] = refusal.code
@@ -135,6 +146,20 @@ class EventStream(Response):
             return
         if closing := answers.closing():
             yield self._framed(closing)
+
+    def _take(self, output: RequestOutput) -> bool:
+        """Write what an output says; false when it has to wait."""
+        failed = failure(output, self._names)
+        if failed is not None:
+            raise failed
+        piece = self._answers.take(output)
+        if not piece:
+            return True
+        if self._outlet is not None and self._outlet.is_open:
+            self._outlet.write(piece)
+            return True
+        self._held = piece
+        return False
 
     def _framed(self, chunks: list[Json]) -> bytes:
         return b"".join(map(self._answers.frame, chunks))

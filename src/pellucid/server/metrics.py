@@ -212,16 +212,17 @@ class Metrics:
         for metric in COUNTED:  # 0 is a value too: a rate over a series that is not there is nothing
             if metric.labels == (MODEL,):
                 self._made[metric].labels(model_name)
-        return partial(self.observe, model_name)
+        return partial(self._observe, model_name, self._made[OUTPUT_TOKENS].labels(model_name))
 
-    def observe(self, model_name: str, output: RequestOutput) -> None:
-        """Count a delta; called in the engine's thread."""
-        num_tokens = sum(len(completion.token_ids) for completion in output.outputs)
-        if num_tokens:
-            self._made[OUTPUT_TOKENS].labels(model_name).inc(num_tokens)
+    def _observe(self, model_name: str, output_tokens: Any, output: RequestOutput) -> None:
+        """Count a delta; called in the engine's thread, between two steps."""
+        num_tokens = 0
         for completion in output.outputs:
+            num_tokens += len(completion.token_ids)
             if completion.finish_reason is not None:
                 self._made[SUCCESS].labels(model_name, completion.finish_reason).inc()
+        if num_tokens:
+            output_tokens.inc(num_tokens)
         if output.finished:
             self._observe_end(model_name, output)
 

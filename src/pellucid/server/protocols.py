@@ -1,4 +1,5 @@
-"""What uvicorn's protocols lack: a time limit for a request's head, and an answer to what is no request.
+"""What uvicorn's protocols lack: a time limit for a request's head, an answer to what is no request, and a short way
+for the pieces of a stream.
 
 Without them a client that says nothing, or half a head, holds its connection for ever; and so does a WebSocket's
 handshake that the library cannot read.
@@ -9,25 +10,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pellucid.errors import one_line
 from pellucid.server.api_errors import ApiError
+from pellucid.server.outlet import OUTLET, Outlet
 from pellucid.server.wire import dump
 
 HEAD_SECONDS = 60.0
 """What the head of a request may take, from the opening of the connection or its own first byte on."""
 _PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
-_Base: Any = AutoHTTPProtocol
 
 
-class HttpProtocol(_Base):  # type: ignore[misc]
-    """HTTP/1.1 by whichever parser uvicorn has."""
+class HttpProtocol(H11Protocol):
+    """HTTP/1.1 by h11, whether uvicorn has its faster parser or not: with that one a head has no limit."""
 
     _head_timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.app = partial(_with_outlet, self.app, self)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -91,6 +99,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             message = f"this is no handshake of a WebSocket: {reason}"
             self.transport.write(_response(ApiError(400, message, code="invalid_http")))
             self.transport.close()
+
+
+def _with_outlet(app: ASGIApp, protocol: Any, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    # h11 puts a body of unknown length into chunks for who knows them, and else ends it with the connection
+    scope[OUTLET] = Outlet(protocol.transport, protocol.flow, is_chunked=scope["http_version"] >= "1.1")
+    return app(scope, receive, send)
 
 
 def _response(error: ApiError) -> bytes:

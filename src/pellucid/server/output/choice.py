@@ -27,6 +27,8 @@ class ChoiceParser:
         at = self._num_pushed
         self._num_pushed += len(text)
         if self._reasoning is None:
+            if self._tools is None:
+                return [Content(text, at)] if text else []
             return self._given(self._answer([Content(text, at)]))
         return self._given(self._answer(self._reasoning.push(text)))
 

@@ -68,7 +68,10 @@ class ResponseAnswers(Answers):
             "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,
         }
 
-    def _chunks(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[Json]:
+    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[bytes]:
+        return map(self.frame, self._chunks(delta, completion))
+
+    def _chunks(self, delta: RequestOutput, completion: CompletionOutput) -> Iterator[Json]:
         if self._parser is None:
             self._prompt = delta.prompt or ""
             self._parser = self.request.parser(self._prompt)
