@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from pellucid.errors import ModelFileError
 from pellucid.formats.block_types import BLOCK_TYPES, BlockType
+from pellucid.formats.gguf_strings import FEW, LEAST_BYTES, MOST_BYTES, cut_strings
 
 MAGIC: Final = b"GGUF"
 SUPPORTED_VERSIONS: Final = (2, 3)
@@ -377,21 +378,26 @@ class _Reader:
         return raw.copy().view(dtype)
 
     def strings(self, count: int, what: str) -> list[str]:
-        """The vocabulary's path: one pass with local names, as a quarter of a million strings may follow."""
+        """The vocabulary's path: many are cut apart at once, and one by one what that leaves."""
         self.need_room(count, _MIN_STRING_BYTES, what)
-        buffer, position, size, length_at = self.mapping, self.position, self.size, _U64.unpack_from
         values: list[str] = []
-        append = values.append
-        for _ in range(count):
-            start = position + 8
-            if start > size:
-                raise self.cut_short(what, start)
-            position = start + length_at(buffer, position)[0]
-            if position > size:
-                raise self.cut_short(what, position)
-            append(buffer[start:position].decode("utf-8", "surrogateescape"))
-        self.position = position
+        size = LEAST_BYTES
+        while len(values) < count:
+            ahead = np.frombuffer(self.mapping, np.uint8, min(size, self.size - self.position), self.position)
+            found, taken = cut_strings(ahead, count - len(values))
+            values += found
+            self.position += taken
+            if 2 * taken > size:
+                size = min(2 * size, MOST_BYTES)
+                continue
+            values += [self.string(what) for _ in range(min(FEW, count - len(values)))]
+            size = LEAST_BYTES
         return values
+
+    def string(self, what: str) -> str:
+        length = self.u64(what)
+        start = self.need(length, what)
+        return self.mapping[start : start + length].decode("utf-8", "surrogateescape")
 
     # Tensors
 

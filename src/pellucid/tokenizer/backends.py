@@ -8,6 +8,8 @@ string in the text is a token or just text.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
+from operator import contains
 from typing import TYPE_CHECKING, Any
 
 from pellucid.errors import ModelFileError
@@ -18,7 +20,6 @@ from pellucid.tokenizer.vocabulary import (
     BYTE,
     BYTE_OF_CHARACTER,
     CONTROL,
-    NORMAL,
     UNKNOWN,
     Vocabulary,
     check_bytes,
@@ -58,7 +59,7 @@ def _byte_level(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     rules = vocabulary.pre_tokenizer
     # Control tokens stay out of the merging vocabulary: text must never merge into one.
     pieces = vocabulary.pieces_without(CONTROL, UNKNOWN)
-    merges = _merge_pairs(vocabulary.merges or [], pieces)
+    merges = _merge_pairs(vocabulary.merges or [])
     engine = Tokenizer(_bpe(pieces, merges, ignore_merges=rules.ignore_merges))
     engine.pre_tokenizer = pre_tokenizers.Sequence(_steps(rules))
     if rules.nfc:
@@ -106,30 +107,36 @@ def _sentencepiece(vocabulary: Vocabulary) -> ScoreMerger:
     assert vocabulary.scores is not None  # read_vocabulary refuses a file without them
     tokens = vocabulary.tokens
     return ScoreMerger(
-        pieces={tokens[i]: i for i in vocabulary.ids_of_kinds(NORMAL)},
-        scores=vocabulary.scores.tolist(),
+        pieces=vocabulary.normal_pieces(),
+        scores=vocabulary.scores.data,
         byte_ids={int(tokens[i][3:5], 16): i for i in vocabulary.ids_of_kinds(BYTE)},
         unk_id=vocabulary.unk_id,
     )
 
 
-def _merge_pairs(merges: list[str], pieces: dict[str, int]) -> list[tuple[str, str]]:
-    """`"a b"` to `("a", "b")`, without those that touch a token which is not a piece (a control token)."""
+def _merge_pairs(merges: list[str]) -> list[tuple[str, str]]:
+    """`"a b"` to `("a", "b")`; a piece may begin with a space."""
+    words = " ".join(merges).split(" ")
+    if len(words) == 2 * len(merges) and all(map(contains, merges, repeat(" "))) and all(words[::2]):
+        return list(zip(words[::2], words[1::2], strict=True))  # one space in each: cut together, as they are many
     malformed = next((merge for merge in merges if " " not in merge[1:]), None)
     if malformed is not None:
         raise ModelFileError(f"tokenizer.ggml.merges has {malformed!r}, which is not two pieces with a space between")
-    halves = (merge.split(" ", 1) if merge[0] != " " else [" ", merge[2:]] for merge in merges)
-    return [(left, right) for left, right in halves if left in pieces and right in pieces and left + right in pieces]
+    places = [merge.index(" ", 1) for merge in merges]
+    return [(merge[:at], merge[at + 1 :]) for merge, at in zip(merges, places, strict=True)]
 
 
 def _bpe(pieces: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> tokenizers.models.BPE:
+    """The library's model, without merges that touch a token which is not a piece (a control token)."""
     from tokenizers.models import BPE
 
     try:
         return BPE(vocab=pieces, merges=merges, **options)
-    except Exception as error:  # The library raises bare Exceptions.
-        texts = {piece: token_id for piece, token_id in pieces.items() if is_text(piece)}
-        if len(texts) == len(pieces):
-            raise ModelFileError(f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens: {error}") from None
+    except Exception:  # The library raises bare Exceptions.
         # Pieces that are no UTF-8 text cannot be found in a text either.
-        return _bpe(texts, [pair for pair in merges if all(map(is_text, pair))], **options)
+        texts = {piece: token_id for piece, token_id in pieces.items() if is_text(piece)}
+        kept = [(left, right) for left, right in merges if {left, right, left + right} <= texts.keys()]
+    try:
+        return BPE(vocab=texts, merges=kept, **options)
+    except Exception as error:
+        raise ModelFileError(f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens: {error}") from None

@@ -8,12 +8,19 @@ pieces become half a million of them: see docs/decisions/014.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pellucid.tokenizer.vocabulary import SPACE_MARK, no_token_for
 
 _MAX_CACHED_WORDS = 50_000
 _MAX_CACHED_LENGTH = 32
+
+
+def _before_marks(pieces: Iterable[str]) -> frozenset[str]:
+    """The characters other than `▁` before a `▁` within a piece."""
+    between = "\ud800"  # is in no text
+    parts = between.join(pieces).replace(between + SPACE_MARK, between).split(SPACE_MARK)
+    return frozenset(part[-1:] for part in parts[:-1]) - {"", between}
 
 
 class ScoreMerger:
@@ -24,20 +31,14 @@ class ScoreMerger:
     """
 
     def __init__(
-        self, pieces: Mapping[str, int], scores: list[float], byte_ids: Mapping[int, int], unk_id: int | None
+        self, pieces: Mapping[str, int], scores: Sequence[float], byte_ids: Mapping[int, int], unk_id: int | None
     ) -> None:
         self._pieces = pieces
         self._scores = scores
         self._byte_ids = byte_ids
         self._unk_id = unk_id
-        # Characters after which some piece goes on with `▁`: only there can a join cross the start of a word.
-        self._joins_space = frozenset(
-            piece[i - 1]
-            for piece in pieces
-            if SPACE_MARK in piece[1:]
-            for i in range(1, len(piece))
-            if piece[i] == SPACE_MARK and piece[i - 1] != SPACE_MARK
-        )
+        self._joins_space = _before_marks(pieces)
+        """Characters after which some piece goes on with `▁`: only there can a join cross the start of a word."""
         self._words: dict[str, list[int]] = {}
 
     def encode_ids(self, text: str) -> list[int]:

@@ -122,8 +122,7 @@ class Vocabulary:
 
     def ids_of_kinds(self, *kinds: int) -> list[int]:
         """The ids of all tokens of these kinds, ascending."""
-        wanted: list[int] = np.flatnonzero(np.isin(np.asarray(self.kinds), kinds)).tolist()
-        return wanted
+        return _ids_of_kinds(self.kinds, *kinds)
 
     def pieces_without(self, *kinds: int) -> dict[str, int]:
         """Text to id of all tokens but those of these kinds."""
@@ -131,6 +130,12 @@ class Vocabulary:
         for token_id in self.ids_of_kinds(*kinds):
             pieces.pop(self.tokens[token_id], None)
         return pieces
+
+    def normal_pieces(self) -> dict[str, int]:
+        """Text to id of all tokens of the kind NORMAL."""
+        if len(self.index) == len(self.tokens):
+            return self.pieces_without(UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE, 0)
+        return {self.tokens[i]: i for i in self.ids_of_kinds(NORMAL)}
 
     def difference(self, other: Vocabulary) -> str | None:
         """The first thing that keeps the other's ids from meaning the same, in words; None when they do."""
@@ -142,6 +147,13 @@ class Vocabulary:
             if token != other_token:
                 return f"token {token_id} is {shown(other_token)}, not {shown(token)}"
         return None
+
+
+def _ids_of_kinds(all_kinds: list[int], *kinds: int) -> list[int]:
+    wanted = np.zeros(256, np.bool_)
+    wanted[list(kinds)] = True
+    ids: list[int] = np.flatnonzero(wanted[np.frombuffer(bytes(all_kinds), np.uint8)]).tolist()
+    return ids
 
 
 def no_token_for(character: str) -> InvalidParameterError:
@@ -305,10 +317,9 @@ def _per_token(metadata: Mapping[str, Any], key: str, count: int) -> np.ndarray[
 
 
 def _check_byte_tokens(tokens: list[str], kinds: list[int]) -> None:
-    if BYTE in kinds:
-        for token, kind in zip(tokens, kinds, strict=True):
-            if kind == BYTE and re.fullmatch("<0x[0-9A-Fa-f]{2}>", token) is None:
-                raise ModelFileError(f"tokenizer.ggml.tokens has the byte token {token!r}; it must look like <0x0A>")
+    for token in map(tokens.__getitem__, _ids_of_kinds(kinds, BYTE)):
+        if re.fullmatch("<0x[0-9A-Fa-f]{2}>", token) is None:
+            raise ModelFileError(f"tokenizer.ggml.tokens has the byte token {token!r}; it must look like <0x0A>")
 
 
 def _scores(metadata: Mapping[str, Any], count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
