@@ -79,6 +79,10 @@ class Step(Protocol):
     @property
     def nonfinite(self) -> npt.NDArray[np.bool_]: ...
 
+    def renew(self, batch: ForwardBatch) -> None:
+        """Become the step of another batch with as many rows; nothing is nonfinite yet."""
+        ...
+
 
 class Backend(Protocol):
     """One implementation of the operations."""
@@ -110,6 +114,13 @@ class Backend(Protocol):
 
     def step(self, batch: ForwardBatch) -> Step:
         """Bind the arrays of one step."""
+        ...
+
+    def note(self, operations: Callable[[], object]) -> Callable[[], object]:
+        """What does `operations` in one call, each time on what the same arrays, step and caches then hold.
+
+        They are calls of what is below, `embed` excepted, and no computing between. Nothing is done yet.
+        """
         ...
 
     def embed(self, table: Matrix, ids: npt.NDArray[np.int32], scale: float, out: Float32Array) -> None:

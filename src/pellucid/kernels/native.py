@@ -68,6 +68,9 @@ class NativeStep(_native.Step):  # type: ignore[misc]
             batch.fast_rows,
         )
 
+    def renew(self, batch: ForwardBatch) -> None:
+        super().renew(batch.positions, batch.slot_mapping, batch.query_start_loc, batch.block_table, batch.fast_rows)
+
 
 class NativeBackend:
     """The operations of `Backend` on the compiled kernels.
@@ -116,6 +119,15 @@ class NativeBackend:
 
     def step(self, batch: ForwardBatch) -> Step:
         return NativeStep(batch)
+
+    def note(self, operations: Callable[[], object]) -> Callable[[], object]:
+        program = _native.Program()
+        self._runtime.note_in(program)
+        try:
+            operations()
+        finally:
+            self._runtime.note_in(None)
+        return cast(Callable[[], object], program.run)
 
     def linear_gated(
         self,

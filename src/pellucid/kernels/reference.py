@@ -42,10 +42,14 @@ class ReferenceCache:
     layer: KVLayer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReferenceStep:
     batch: ForwardBatch
     nonfinite: npt.NDArray[np.bool_]
+
+    def renew(self, batch: ForwardBatch) -> None:
+        self.batch = batch
+        self.nonfinite[:] = False
 
 
 def rms_norm(x: Float32Array, weight: Float32Array, eps: float) -> Float32Array:
@@ -149,6 +153,9 @@ class ReferenceBackend:
 
     def step(self, batch: ForwardBatch) -> Step:
         return ReferenceStep(batch, np.zeros(len(batch.token_ids), dtype=np.bool_))
+
+    def note(self, operations: Callable[[], object]) -> Callable[[], object]:
+        return operations
 
     def embed(self, table: Matrix, ids: npt.NDArray[np.int32], scale: float, out: Float32Array) -> None:
         out[:] = _weights(table)[ids] * np.float32(scale)

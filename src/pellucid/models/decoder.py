@@ -6,7 +6,8 @@ between families is in `ModelConfig` and in which weights there are; what differ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ from pellucid.kernels.backend import AttentionParams, Backend, Float32Array, Lay
 from pellucid.kv_cache.storage import KVLayer
 from pellucid.models.experts import add_experts
 from pellucid.models.latent_attention import latent_attention
-from pellucid.models.rotary import RotaryTable, alibi_slopes, sinusoidal_rows
+from pellucid.models.rotary import Angles, RotaryTable, alibi_slopes, sinusoidal_rows
 from pellucid.models.weights import (
     AttentionWeights,
     DecoderWeights,
@@ -32,8 +33,8 @@ from pellucid.models.weights import (
 from pellucid.models.workspace import Workspace
 from pellucid.trace.probe import Probe, show
 
-Angles = tuple[Float32Array, Float32Array]
-"""cos and sin [T, pairs]."""
+MAX_NOTED_ROWS = 16
+"""Steps of so few rows are noted: with more, calls are next to nothing beside the work."""
 
 
 class KVArrays(Protocol):
@@ -41,6 +42,18 @@ class KVArrays(Protocol):
 
     @property
     def layers(self) -> Sequence[KVLayer]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NotedBlocks:
+    """All blocks for one number of rows, noted once: each step writes into the same arrays and runs them again."""
+
+    step: Step
+    angles: dict[RopeConfig | None, Angles]
+    hidden: Float32Array
+    run: Callable[[], object]
+    generation: int
+    """Of the workspace whose arrays they are."""
 
 
 class Decoder:
@@ -60,6 +73,9 @@ class Decoder:
             rope: RotaryTable(rope, reach) for rope in ropes if rope is not None
         }
         self._attention = [self._attention_params(i, layer) for i, layer in enumerate(weights.layers)]
+        self._is_notable = _is_notable(config, weights)
+        self._noted: dict[int, NotedBlocks] = {}
+        """By number of rows."""
         self._bound_kv: KVArrays | None = None
         self._caches: list[LayerCache] = []
 
@@ -79,23 +95,15 @@ class Decoder:
         Returns the final norm's output [T, hidden_size], valid until the next call, and which rows had a key or
         value that is not finite as stored.
         """
-        caches, step = self._layer_caches(kv), self.backend.step(batch)
+        caches = self._layer_caches(kv)
+        if probe is None and self._is_notable and 0 < len(batch.token_ids) <= MAX_NOTED_ROWS:
+            return self._forward_noted(batch, caches)
+        step = self.backend.step(batch)
         angles: dict[RopeConfig | None, Angles] = {
             rope: table.rows(batch.positions) for rope, table in self._rotary.items()
         }
         angles[None] = (np.empty((len(batch.token_ids), 0), dtype=np.float32),) * 2
-        x = self._embed(batch)
-        if probe is not None:
-            show(probe, "embedding", x)
-        for index, layer in enumerate(self.weights.layers):
-            self._block(x, index, layer, angles[self.config.layer_rope(index)], step, caches[index], probe)
-            if probe is not None:
-                show(probe, f"layers.{index}.residual", x)
-        hidden = x
-        if self.weights.final_norm is not None:
-            hidden = self._normalise(x, self.weights.final_norm, "hidden")
-        if probe is not None:
-            show(probe, "final_norm", hidden)
+        hidden = self._blocks(self._embed(batch), angles, step, caches, probe)
         return ForwardOutput(hidden, step.nonfinite)
 
     def compute_logits(self, hidden: Float32Array) -> Float32Array:
@@ -145,6 +153,52 @@ class Decoder:
         if weights.embedding_norm is not None:
             x[:] = self._normalise(x, weights.embedding_norm, "branch")
         return x
+
+    def _blocks(
+        self,
+        x: Float32Array,
+        angles: dict[RopeConfig | None, Angles],
+        step: Step,
+        caches: Sequence[LayerCache],
+        probe: Probe | None,
+    ) -> Float32Array:
+        """All layers on x [T, d], and the final norm's output [T, d]."""
+        if probe is not None:
+            show(probe, "embedding", x)
+        for index, layer in enumerate(self.weights.layers):
+            self._block(x, index, layer, angles[self.config.layer_rope(index)], step, caches[index], probe)
+            if probe is not None:
+                show(probe, f"layers.{index}.residual", x)
+        hidden = x
+        if self.weights.final_norm is not None:
+            hidden = self._normalise(x, self.weights.final_norm, "hidden")
+        if probe is not None:
+            show(probe, "final_norm", hidden)
+        return hidden
+
+    def _forward_noted(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> ForwardOutput:
+        self._embed(batch)
+        noted = self._noted.get(len(batch.token_ids))
+        if noted is None or noted.generation != self._workspace.generation:
+            noted = self._note(batch, caches)
+        noted.step.renew(batch)
+        for rope, table in self._rotary.items():
+            table.write_rows(batch.positions, noted.angles[rope])
+        noted.run()
+        return ForwardOutput(noted.hidden, noted.step.nonfinite)
+
+    def _note(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> NotedBlocks:
+        rows, step = len(batch.token_ids), self.backend.step(batch)
+        angles: dict[RopeConfig | None, Angles] = {
+            rope: table.rows(batch.positions) for rope, table in self._rotary.items()
+        }
+        angles[None] = (np.empty((rows, 0), dtype=np.float32),) * 2
+        x, hidden = self._workspace.rows("residual", rows), self._workspace.rows("hidden", rows)
+        if self.weights.final_norm is None:
+            hidden = x
+        run = self.backend.note(lambda: self._blocks(x, angles, step, caches, None))
+        noted = self._noted[rows] = NotedBlocks(step, angles, hidden, run, self._workspace.generation)
+        return noted
 
     def _block(
         self,
@@ -288,6 +342,7 @@ class Decoder:
         if kv is not self._bound_kv:
             self._caches = [self.backend.layer_cache(layer) for layer in kv.layers]
             self._bound_kv = kv
+            self._noted.clear()
         return self._caches
 
     def _show_heads(self, probe: Probe, index: int, qkv: Float32Array) -> None:
@@ -295,3 +350,14 @@ class Decoder:
         k_end = q_end + self.config.num_kv_heads * self.config.head_dim
         for name, part in (("q", qkv[:, :q_end]), ("k", qkv[:, q_end:k_end]), ("v", qkv[:, k_end:])):
             show(probe, f"layers.{index}.attn.{name}", part)
+
+
+def _is_notable(config: ModelConfig, weights: DecoderWeights) -> bool:
+    """Whether the blocks are calls of the backend alone, with no NumPy between."""
+    return config.block != "post_norm" and all(
+        isinstance(layer.attention, AttentionWeights)
+        and isinstance(layer.mlp, MLPWeights)
+        and (layer.attention.q_norm is None or layer.attention.q_norm.size == config.head_dim)
+        and (config.residual_scale == 1.0 or None not in (layer.post_attention_norm, layer.post_mlp_norm))
+        for layer in weights.layers
+    )

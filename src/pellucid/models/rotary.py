@@ -15,6 +15,9 @@ import numpy.typing as npt
 from pellucid.config import RopeConfig, RopeScaling
 from pellucid.kernels.backend import Float32Array
 
+Angles = tuple[Float32Array, Float32Array]
+"""cos and sin [T, pairs]."""
+
 _CHUNK = 256
 
 
@@ -98,12 +101,21 @@ class RotaryTable:
         self._cosine = np.empty((0, len(self._frequencies)), dtype=np.float32)
         self._sine = np.empty((0, len(self._frequencies)), dtype=np.float32)
 
-    def rows(self, positions: npt.NDArray[np.int32]) -> tuple[Float32Array, Float32Array]:
+    def rows(self, positions: npt.NDArray[np.int32]) -> Angles:
         """cos and sin [T, pairs] of T positions."""
+        self._reach(positions)
+        return self._cosine[positions], self._sine[positions]
+
+    def write_rows(self, positions: npt.NDArray[np.int32], out: Angles) -> None:
+        """The same into arrays that are there."""
+        self._reach(positions)
+        for table, rows in ((self._cosine, out[0]), (self._sine, out[1])):
+            table.take(positions, axis=0, out=rows, mode="clip")  # no position is outside; "raise" would copy first
+
+    def _reach(self, positions: npt.NDArray[np.int32]) -> None:
         needed = int(positions.max()) + 1 if len(positions) else 0
         if needed > len(self._cosine):
             self._grow(needed)
-        return self._cosine[positions], self._sine[positions]
 
     def _grow(self, needed: int) -> None:
         # At least doubled, so that a long generation copies the table only now and then.

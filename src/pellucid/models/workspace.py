@@ -29,6 +29,8 @@ class Workspace:
         if experts is not None:
             self._widths |= {"router": experts.num_experts, "mixed": config.hidden_size}
         self._buffers: dict[str, Float32Array] = {}
+        self.generation = 0
+        """Changes whenever an array moves."""
 
     @property
     def nbytes(self) -> int:
@@ -40,4 +42,5 @@ class Workspace:
         buffer = self._buffers.get(name)
         if buffer is None or len(buffer) < count:
             buffer = self._buffers[name] = np.empty((count, self._widths[name]), dtype=np.float32)
+            self.generation += 1
         return buffer[:count]

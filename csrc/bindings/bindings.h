@@ -1,0 +1,10 @@
+// Who tells the module what.
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace pellucid {
+
+void bind_operations(nanobind::module_& m);
+void bind_sampling(nanobind::module_& m);
+
+}  // namespace pellucid
