@@ -1,9 +1,14 @@
 """One stream with and without speculation: tokens per second after the first, and that the answers are the same.
 
     python benchmarks/speculation.py [--model smollm2:135m] [--rounds 3] [--max-tokens 200] [--method auto]
-                                     [--draft-model NAME] [--tasks copy,free]
+                                     [--draft-model NAME] [--tasks edit,free] [--num-speculative-tokens 7]
+    python benchmarks/speculation.py --floats --draft-quantization q4_0 --method draft_model
+    python benchmarks/speculation.py --draft-layers 20 --method draft_model
+    python benchmarks/speculation.py --costs
 
 Both engines share the weights and answer each prompt in turn, in changing order. The last line of output is JSON.
+--floats takes the model with its matrices in F16; --draft-quantization and --draft-layers make the draft model of the
+model's own weights, in that type or of so many first layers; --costs gives what steps of some rows take.
 """
 
 from __future__ import annotations
@@ -11,12 +16,21 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
+import time
+from pathlib import Path
 from typing import Any
+
+from draft_models import first_layers, in_blocks, in_floats
 
 from pellucid.config import EngineArgs
 from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.loading import load_draft_model, load_parts
+from pellucid.engine.model_runner import Model
 from pellucid.engine.output_processor import add_delta
+from pellucid.forward_batch import SequencePart, batch_of
+from pellucid.kv_cache.storage import KVCacheStorage
+from pellucid.model_store.store import resolve
 from pellucid.outputs import RequestOutput
 from pellucid.sampling_params import SamplingParams
 from pellucid.tokenizer.chat_template import encode_chat
@@ -127,25 +141,84 @@ def measure(
     }
 
 
-def main() -> None:
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+def step_costs(model: Model, rounds: int = 15, start: int = 300) -> list[float]:
+    """Median seconds of a step of each of ROWS rows behind a text of `start` tokens."""
+    table = list(range(1, 2 + (start + max(ROWS)) // 16))
+    storage = KVCacheStorage.for_model(model.config, len(table) + 1)
+    seconds: dict[int, list[float]] = {rows: [] for rows in ROWS}
+    for _ in range(rounds):
+        for rows, found in seconds.items():
+            batch = batch_of([SequencePart([5] * rows, start, table)], 16)
+            began = time.perf_counter()
+            model.compute_logits(model.forward(batch, storage).hidden)
+            found.append(time.perf_counter() - began)
+    return [statistics.median(found) for found in seconds.values()]
+
+
+def print_costs(model: Model, draft: Model | None) -> dict[str, list[float]]:
+    """Steps of the model, and of the draft model, in units of the model's step of one row."""
+    costs = step_costs(model)
+    found = {"model": [round(cost / costs[0], 2) for cost in costs]}
+    if draft is not None:
+        found["draft"] = [round(cost / costs[0], 2) for cost in step_costs(draft)]
+    for name, row in found.items():
+        print(f"{name:6} steps of {ROWS} rows: {row}, one of the model: {1000 * costs[0]:.1f} ms")
+    return found
+
+
+def model_pair(args: argparse.Namespace, folder: Path) -> tuple[str, str | None]:
+    """The model and the draft model, made in `folder` where the options ask for it."""
+    model, draft = args.model, args.draft_model
+    if args.floats:
+        model = str(in_floats(Path(resolve(model)), folder / "floats.gguf"))
+    if args.draft_quantization:
+        draft = str(in_blocks(Path(resolve(model)), folder / "draft.gguf", args.draft_quantization))
+    elif args.draft_layers:
+        draft = str(first_layers(Path(resolve(model)), folder / "draft.gguf", args.draft_layers))
+    return model, draft
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2:135m")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=200)
     parser.add_argument("--method", default="auto")
-    parser.add_argument("--draft-model")
+    parser.add_argument("--num-speculative-tokens", type=int, default=7)
+    parser.add_argument("--floats", action="store_true", help="the model with its matrices in F16")
+    draft = parser.add_mutually_exclusive_group()
+    draft.add_argument("--draft-model")
+    draft.add_argument("--draft-quantization", help="a draft model of the model's weights in this type")
+    draft.add_argument("--draft-layers", type=int, help="a draft model of the model's first layers")
+    parser.add_argument("--costs", action="store_true", help="what steps take, instead of answers")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--temperatures", default="0,0.8")
-    args = parser.parse_args()
-    common = {"model": args.model, "max_model_len": 2048, "enable_prefix_caching": False}
-    on = EngineArgs(**common, speculative_method=args.method, speculative_model=args.draft_model)
-    model, tokenizer = load_parts(on)
-    draft = load_draft_model(on, model, tokenizer)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parsed()
+    result: dict[str, object] = {"bench": "speculation", "model": args.model, "method": args.method}
+    with tempfile.TemporaryDirectory() as folder:
+        name, draft_name = model_pair(args, Path(folder))
+        common = {"model": name, "max_model_len": 2048, "enable_prefix_caching": False}
+        draft_options = {
+            "speculative_model": draft_name,
+            "num_speculative_tokens": args.num_speculative_tokens,
+        }
+        on = EngineArgs(**common, **draft_options, speculative_method=args.method)
+        model, tokenizer = load_parts(on)
+        draft = load_draft_model(on, model, tokenizer)
+    if args.costs:
+        print(json.dumps(result | {"steps": print_costs(model, draft)}))
+        return
     engines = {
         "off": LLMEngine(model, tokenizer, EngineArgs(**common, speculative_method="off")),
         "on": LLMEngine(model, tokenizer, on, draft_model=draft),
     }
-    result: dict[str, object] = {"bench": "speculation", "model": args.model, "method": args.method}
     for task in args.tasks.split(","):
         prompts = [chat_ids(tokenizer, text) for text in TASKS[task]]
         ask(engines["on"], prompts[0], SamplingParams(temperature=0, max_tokens=8))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from engine_driver import PROMPT, drain
 from mock_model import make_engine
+from tokenizer.small_tokenizers import sentencepiece
 
 from pellucid.engine.llm import LLM
 from pellucid.engine.llm_engine import LLMEngine
@@ -162,6 +163,62 @@ def test_names_are_spelled_as_the_tokenizer_does(tokenizer: Any, text: str, gues
     for token_id in ids:
         constraint.advance(token_id)
     assert constraint.error is None
-    places = forced.ForcedProposer(tokenizer)._places(forced._Answer(), constraint, ids, 16)
+    places = forced.ForcedProposer(tokenizer)._places(forced._Answer(), constraint, ids[-1], 16)
     guessed = [tokenizer.token_text(place.guess) for place in places if place.guess is not None]
     assert "|".join(guessed).startswith(guess)
+
+
+PIECES = {"ab": -1, "cd": -1, "abcd": -2, "▁abcd": -2, "ef": -3, "gh": -3, "efgh": -4}
+RARE = dict.fromkeys(("abcdef", "cdef", "gha"), -50.0)
+
+
+@pytest.mark.parametrize(
+    ("behind", "drawn", "guesses"),
+    [
+        ("", None, "abcd|efgh|abcd"),
+        ("", "ab", "ab|cd|efgh|abcd"),
+        ("", "abcdef", "abcdef|gh|abcd"),
+        ("abcd", "ef", "abcd|ef|gh|abcd"),
+    ],
+)
+def test_neither_the_longest_token_nor_a_space_before_the_text(behind: str, drawn: str | None, guesses: str) -> None:
+    """What was drawn before in place of the spelling's token is guessed, and what follows it is spelled anew."""
+    small = sentencepiece(pieces=dict.fromkeys("▁abcdefgh", -99.0) | PIECES | RARE)
+    shape = StructuredOutputsParams(regex="abcdefghabcd[0-9]")
+    grammar = compiler.GrammarCompiler(small, small.vocab_size).compile(shape)
+    answer, ids = forced._Answer(), {small.token_text(i): i for i in range(small.vocab_size)}
+    if drawn is not None:
+        place = grammar.start()
+        if behind:
+            place.advance(ids[behind])
+        allowed = place.few_allowed()
+        assert allowed is not None
+        answer.drawn[None, allowed] = ids[drawn]
+    places = forced.ForcedProposer(small)._places(answer, grammar.start(), 0, 16)
+    assert "|".join(small.token_text(place.guess) for place in places if place.guess is not None) == guesses
+
+
+def test_what_was_drawn_is_learned_up_to_the_first_wrong_guess() -> None:
+    """What stands behind a wrong guess was expected behind another token."""
+    answer = forced._Answer(num_known=1)
+    kinds = (forced.Kind.SPELLED, forced.Kind.LONGEST, forced.Kind.SPELLED_ON)
+    answer.places = [forced._Place((i, i + 1), i, kind) for i, kind in zip((5, 7, 9), kinds, strict=True)]
+    answer.learn([1, 5, 8, 9])
+    assert answer.drawn == {(None, (5, 6)): 5, (1, (5, 6)): 5, (None, (7, 8)): 8, (5, (7, 8)): 8}
+    changes = [answer.acceptance.probability(kind) - forced.PRIORS[kind] for kind in kinds]
+    assert changes[0] > 0 > changes[1]
+    assert changes[2] == 0
+    assert (answer.num_known, answer.places) == (4, [])
+
+
+def test_another_place_of_the_same_choice() -> None:
+    answer = forced._Answer(drawn={(None, (5, 6)): 6, (1, (5, 6)): 5})
+    for previous, is_forced, guess, kind in (
+        (1, True, 5, forced.Kind.AGAIN),
+        (1, False, 5, forced.Kind.CHOSEN_AGAIN),
+        (2, True, 6, forced.Kind.AGAIN_ELSEWHERE),
+        (2, False, None, forced.Kind.CHOSEN_AGAIN),
+    ):
+        place = forced._Place((5, 6))
+        answer.guess_known(place, previous, is_forced=is_forced)
+        assert (place.guess, place.kind) == (guess, kind)

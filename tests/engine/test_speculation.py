@@ -361,6 +361,12 @@ def test_costs_learn_the_machine_and_never_fall_with_more_rows() -> None:
         costs.observe(1, 0.020)  # it became slower: every eighth step is seen
     assert costs.seconds(1) == pytest.approx(0.020, rel=0.02)
     assert costs.seconds(4) > 0.028, "what was not seen for long is taken along"
+    costs = StepCosts()
+    for _ in range(20):
+        for rows, seen in ((1, 0.0087), (2, 0.0127), (3, 0.0186), (4, 0.0222)):
+            costs.observe(rows, seen)  # two cores with AVX2
+    assert costs.seconds(6) == pytest.approx(0.0318, rel=0.15), "more rows than were seen: as those nearest to it"
+    assert costs.seconds(8) == pytest.approx(0.0410, rel=0.2)
     seconds = [costs.seconds(rows) for rows in range(1, 200)]
     assert seconds == sorted(seconds)
 

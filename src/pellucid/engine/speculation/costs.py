@@ -6,13 +6,17 @@ Only the choice of how many drafts to verify reads it, and that changes no answe
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 KNOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Rows at which the cost is kept; between them it is a straight line, and beyond them the last one goes on."""
 SHAPE = (1.0, 1.07, 1.26, 1.32, 1.72, 2.1, 2.95, 3.8, 5.5, 7.2, 10.6, 14.0)
 """The default model on two cores with AVX-512 VNNI, one row being 1 (docs/speculation.md)."""
 PRIOR_WEIGHT = 3.0
-"""Observations that the shape counts as at a knot where nothing was seen; less and less as observations come in."""
+"""Observations that the shape, scaled by what was seen nearby, counts as at a knot where nothing was seen; less and
+less as observations come in."""
+FARTHER = 0.25
+"""What a knot's observations count for another, for each step between the two: the machine has a shape of its own."""
 MEMORY = 0.9
 """What an observation's weight is multiplied by with each later one at its knot."""
 ALL_SEEN, THEN_EVERY = 64, 8
@@ -67,14 +71,20 @@ class StepCosts:
 
     def _estimate(self) -> list[float]:
         weights = [self._weight_now(place) for place in range(len(KNOTS))]
-        total = sum(weights)
-        if total > 0.0:
-            means = zip(weights, self._mean, SHAPE, strict=True)
-            self._scale = sum(weight * mean / shape for weight, mean, shape in means) / total
         costs: list[float] = []
-        for weight, mean, shape in zip(weights, self._mean, SHAPE, strict=True):
+        for place, (weight, mean, shape) in enumerate(zip(weights, self._mean, SHAPE, strict=True)):
             prior = PRIOR_WEIGHT * max(0.0, 1.0 - weight * (1.0 - MEMORY))
-            cost = (weight * mean + prior * shape * self._scale) / (weight + prior)
+            cost = (weight * mean + prior * shape * self._scale_at(place, weights)) / (weight + prior)
             costs.append(max(cost, costs[-1] if costs else 0.0))
         self._estimates = costs
         return costs
+
+    def _scale_at(self, place: int, weights: Sequence[float]) -> float:
+        """Seconds for one of the shape's units, by what was seen at other knots, the nearer the more."""
+        near = [weight * FARTHER ** abs(place - other) for other, weight in enumerate(weights)]
+        if len(near) - near.count(0.0) > 1:
+            near[place] = 0.0  # counts by itself
+        total = sum(near)
+        if total == 0.0:
+            return self._scale
+        return sum(weight * mean / shape for weight, mean, shape in zip(near, self._mean, SHAPE, strict=True)) / total

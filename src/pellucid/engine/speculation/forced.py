@@ -2,7 +2,7 @@
 
 Its text is certain, its tokens are not: `"name` may be drawn as `"name`, as `"` and `name`, or letter by letter. Where
 few tokens are allowed the guess is, in this order: the only one; the one that this answer drew where it had the same
-choice before; the spelling of the tokenizer for the answer and the text that must follow; the longest.
+choice before; the first of the tokenizer's spelling of the text that must follow; the longest.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ IN_VAIN, THEN_EVERY = 64, 8
 """Having found nothing forced so many times in a row, a request is looked at in every eighth step until there is."""
 MOST_SPELLED = 96
 """Bytes of text that are spelled at once: more than a draft has."""
-NUM_SPELLED_AGAIN = 8
-"""Tokens of the answer that are spelled together with the text to follow: a word goes on as it began."""
 
 
 class Kind(IntEnum):
@@ -81,15 +79,13 @@ class _Answer:
         self.places = []
         self.num_known = len(token_ids)
 
-    def known(self, place: _Place, previous: int, *, is_forced: bool) -> None:
-        """Guess the only token, or what was drawn before."""
+    def guess_known(self, place: _Place, previous: int, *, is_forced: bool) -> None:
+        """Guess the only token, or what was drawn before; `previous` is the token before the place."""
         if len(place.allowed) == 1:
             place.guess, place.kind = place.allowed[0], Kind.ONLY
             return
-        place.guess, place.kind = (
-            self.drawn.get((previous, place.allowed)),
-            Kind.AGAIN if is_forced else Kind.CHOSEN_AGAIN,
-        )
+        place.guess = self.drawn.get((previous, place.allowed))
+        place.kind = Kind.AGAIN if is_forced else Kind.CHOSEN_AGAIN
         if place.guess is None and is_forced:
             place.guess, place.kind = self.drawn.get((None, place.allowed)), Kind.AGAIN_ELSEWHERE
 
@@ -101,6 +97,8 @@ class ForcedProposer:
 
     def __init__(self, tokenizer: TokenizerLike) -> None:
         self._tokenizer = tokenizer
+        self._lead = "\n" if tokenizer.add_space_prefix else ""
+        """Stands before what is spelled, so that the space put before a text is not before that."""
         self._answers: dict[int, _Answer] = {}
 
     def propose(self, wanted: Sequence[tuple[ScheduledRequest, int]]) -> list[Draft]:
@@ -128,7 +126,7 @@ class ForcedProposer:
             return Draft()
         if constraint.few_allowed() is None:
             return Draft()
-        answer.places = self._places(answer, constraint, request.output_token_ids, count)
+        answer.places = self._places(answer, constraint, request.output_token_ids[-1], count)
         token_ids: list[int] = []
         odds: list[float] = []
         for place in answer.places:
@@ -139,12 +137,12 @@ class ForcedProposer:
                     answer.num_in_vain = 0
         return Draft(token_ids, odds)
 
-    def _places(
-        self, answer: _Answer, constraint: TokenConstraint, token_ids: Sequence[int], most: int
-    ) -> list[_Place]:
-        """Up to `most`, the last one perhaps without a guess; a copy of the constraint reads the guesses."""
+    def _places(self, answer: _Answer, constraint: TokenConstraint, previous: int, most: int) -> list[_Place]:
+        """Up to `most`, the last one perhaps without a guess; a copy of the constraint reads the guesses.
+
+        `previous` is the answer's last token.
+        """
         ahead = constraint.look_ahead()
-        tail = list(token_ids[-NUM_SPELLED_AGAIN:])
         spelled: list[int] = []
         """What is left of the spelling that the last guess is part of."""
         places: list[_Place] = []
@@ -155,18 +153,18 @@ class ForcedProposer:
             place = _Place(allowed)
             places.append(place)
             longest = self._longest(allowed)
-            answer.known(place, tail[-1], is_forced=longest is not None)
+            answer.guess_known(place, previous, is_forced=longest is not None)
             if place.guess is None:
                 kind = Kind.SPELLED_ON if spelled else Kind.SPELLED
-                spelled = spelled or self._spelling(tail, ahead.forced_bytes())
+                spelled = spelled or self._spelling(ahead.forced_bytes())
                 if self._is_within(spelled, allowed):
                     place.guess, place.kind = spelled[0], kind
                 else:
                     place.guess, place.kind = longest, Kind.LONGEST
             if place.guess is None:
                 break
-            tail.append(place.guess)
             spelled = spelled[1:] if spelled[:1] == [place.guess] else []
+            previous = place.guess
             ahead.advance(place.guess)
         return places
 
@@ -183,27 +181,20 @@ class ForcedProposer:
         length = self._length(spelled)
         return all(len(self._tokenizer.token_bytes(i)) <= length for i in allowed)
 
-    def _spelling(self, tail: Sequence[int], forced: bytes) -> list[int]:
-        """The tokens of the text that is forced, as it is spelled behind the tail, or by itself.
+    def _spelling(self, forced: bytes) -> list[int]:
+        """The tokens of the text that is forced, of its beginning where it is long; none where it has no spelling.
 
-        Of its beginning, where it is long.
+        By itself: where a border between tokens lies here, the answer before it does not change what follows.
         """
         text = forced[:MOST_SPELLED].decode("utf-8", "ignore")
-        return (self._behind(tail, text) or self._behind((), text)) if text else []
-
-    def _behind(self, tail: Sequence[int], text: str) -> list[int]:
-        """The tokens of `text` in the spelling of both together; none where a token has parts of both."""
-        try:
-            whole = b"".join(map(self._tokenizer.token_bytes, tail)).decode() + text
-            ids = self._tokenizer.encode(whole, add_special_tokens=False)
-        except (UnicodeDecodeError, PellucidError):  # half a character, or one that the tokenizer has no token for
+        if not text:
             return []
-        before = self._length(ids) - len(text.encode())  # the tail, and a space where the tokenizer puts one first
-        for at, token_id in enumerate(ids):
-            if before <= 0:
-                return ids[at:] if before == 0 else []
-            before -= len(self._tokenizer.token_bytes(token_id))
-        return []
+        try:
+            before = self._tokenizer.encode(self._lead, add_special_tokens=False) if self._lead else []
+            ids = self._tokenizer.encode(self._lead + text, add_special_tokens=False)
+        except PellucidError:  # a character that the tokenizer has no token for
+            return []
+        return ids[len(before) :] if ids[: len(before)] == before else []
 
     def _length(self, token_ids: Sequence[int]) -> int:
         return sum(len(self._tokenizer.token_bytes(i)) for i in token_ids)

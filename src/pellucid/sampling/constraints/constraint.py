@@ -105,7 +105,10 @@ class Constraint:
     def look_ahead(self) -> Constraint:
         """A copy that may read on: what it needs does not count against the answer's limits, which would otherwise
         depend on speculation."""
-        return Constraint(self._matcher.deep_copy(), self.kind, self._token_bytes, self._end_bits, self._forbidden)
+        ahead = Constraint(self._matcher.deep_copy(), self.kind, self._token_bytes, self._end_bits, self._forbidden)
+        ahead.error, ahead.must_end, ahead._is_filled = self.error, self.must_end, self._is_filled
+        np.copyto(ahead.mask, self.mask)
+        return ahead
 
     def few_allowed(self) -> tuple[int, ...] | None:
         """The tokens that may come next where they are FEW or less, and not end tokens alone. Fills the mask."""
