@@ -246,6 +246,7 @@ class EngineThread:
             for name in added:
                 self._engine.abort(name)
             raise
+        command.stream.metrics.update({name: self._engine.metrics_of(name) for name in added})
         if command.is_internal or command.is_prefill:
             self._internal.update(added)
 

@@ -23,7 +23,7 @@ from pellucid.errors import InvalidParameterError, PellucidError, PellucidWarnin
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.sizing import beyond_training, kv_bytes_per_token, resolve_max_model_len, resolve_num_blocks
 from pellucid.kv_cache.storage import KVCacheStorage
-from pellucid.outputs import Overflow, RequestOutput
+from pellucid.outputs import Overflow, RequestMetrics, RequestOutput
 from pellucid.request import LogitsProcessor
 from pellucid.sampling.constraints.compiler import GrammarCompiler
 from pellucid.sampling_params import SamplingParams
@@ -202,6 +202,10 @@ class LLMEngine:
     def grammars(self) -> GrammarCompiler:
         """For structured_outputs; its `compile` may be called from any thread."""
         return self._intake.grammars
+
+    def metrics_of(self, request_id: str) -> RequestMetrics:
+        """The times of a request that is not finished; they go on until it is."""
+        return self._postprocessor.states[request_id].metrics
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has anything to do."""

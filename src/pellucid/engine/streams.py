@@ -153,10 +153,4 @@ class DeltaStream(Stream[RequestOutput]):
     def __init__(self, request_ids: Sequence[str], on_abort: Callable[[tuple[str, ...]], None]) -> None:
         super().__init__(request_ids, on_abort)
         self.metrics: dict[str, RequestMetrics] = {}
-        """Times of the requests that have given something, by id."""
-
-    def receive(self, item: RequestOutput | BaseException | None, is_last: bool) -> None:
-        """As `Stream.receive`."""
-        if isinstance(item, RequestOutput):
-            self.metrics[item.request_id] = item.metrics
-        super().receive(item, is_last)
+        """Times of the requests that the engine has taken, by id; they go on until a request ends."""

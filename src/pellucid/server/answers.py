@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pellucid.engine.output_processor import add_delta
@@ -75,7 +75,9 @@ class Answers:
         if self._keep:
             self._totals[place] = add_delta(self._totals[place], delta)
             return b""
-        frames = [frame for completion in delta.outputs for frame in self._frames(place, delta, completion)]
+        frames: list[bytes] = []
+        for completion in delta.outputs:
+            frames += self._frames(place, delta, completion)
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
     def body(self) -> Json:
@@ -163,7 +165,8 @@ class Answers:
         """The choice of such a chunk; the text stands before the logprobs."""
         raise NotImplementedError
 
-    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[bytes]:
+    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> list[bytes]:
+        """What a stream says of the delta of one answer."""
         raise NotImplementedError
 
     def _choice(self, place: int, total: RequestOutput, completion: CompletionOutput) -> Json:

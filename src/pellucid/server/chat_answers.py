@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pellucid.outputs import CompletionOutput, RequestOutput
@@ -68,25 +68,27 @@ class ChatAnswers(Answers):
             **self._prompt_logprobs(total),
         }
 
-    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[bytes]:
-        index = completion.index
+    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> list[bytes]:
+        index, frames = completion.index, []
         if index not in self._begun:
             self._begun.add(index)
             self._parsers[index] = self.request.parser(delta.prompt or "")
-            yield self._frame(index, {"role": "assistant", "content": "", "refusal": None}, place)
+            frames.append(self._frame(index, {"role": "assistant", "content": "", "refusal": None}, place))
         parser, is_end = self._parsers[index], completion.finish_reason is not None
-        self._take_logprobs(completion)
+        if self.request.params.logprobs is not None:
+            self._take_logprobs(completion)
         events = parser.push(completion.text)
         if is_end:
             events = merged(events + parser.finish())
         for event in events:
-            logprobs = self._logprobs_in(index, [event])
+            logprobs = self._logprobs_in(index, [event]) if self._logprobs else None
             if isinstance(event, Content):
-                yield self._text_frame(place, index, event.text, logprobs)
+                frames.append(self._text_frame(place, index, event.text, logprobs))
             else:
-                yield self._frame(index, self._delta(event), place, logprobs)
+                frames.append(self._frame(index, self._delta(event), place, logprobs))
         if is_end:
-            yield self._frame(index, {}, place, **_chat_ending(completion, parser))
+            frames.append(self._frame(index, {}, place, **_chat_ending(completion, parser)))
+        return frames
 
     def _text_choice(self, index: int, text: str, logprobs: Any) -> Json:
         return {"index": index, "delta": {"content": text}, "logprobs": logprobs, "finish_reason": None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pellucid.outputs import CompletionOutput, RequestOutput, TokenLogprobs
@@ -34,7 +34,7 @@ class CompletionAnswers(Answers):
             **({} if self.request.echo else self._prompt_logprobs(total)),
         }
 
-    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[bytes]:
+    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> list[bytes]:
         index, text = self._index(place, completion), completion.text
         if delta.prompt_logprobs is not None:
             self._prompt_rows[place] = delta.prompt_logprobs
@@ -43,13 +43,14 @@ class CompletionAnswers(Answers):
         prompt_rows = self._prompt_rows.get(place) if is_first else None
         if is_first:
             text = self._prompt_text(delta) + text
-        logprobs = self._logprobs(place, completion, delta.prompt_token_ids, prompt_rows)
+        logprobs = None
+        if self.request.params.logprobs is not None:
+            logprobs = self._logprobs(place, completion, delta.prompt_token_ids, prompt_rows)
         if completion.finish_reason is not None:
             choice = self._text_choice(index, text, logprobs)
             ending = {"finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason}
-            yield self.frame(self._chunk({**choice, **ending}, place))
-        elif text or logprobs:
-            yield self._text_frame(place, index, text, logprobs)
+            return [self.frame(self._chunk({**choice, **ending}, place))]
+        return [self._text_frame(place, index, text, logprobs)] if text or logprobs else []
 
     def _text_choice(self, index: int, text: str, logprobs: Any) -> Json:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None, "stop_reason": None}

@@ -59,8 +59,8 @@ class Watch:
         self._stream.abort()
 
 
-def failure(output: RequestOutput, names: Mapping[str, str]) -> ApiError | None:
-    """The refusal that an answer which did not end by itself becomes.
+def check(output: RequestOutput, names: Mapping[str, str]) -> None:
+    """Raise the `ApiError` that an answer which did not end by itself becomes.
 
     names: what the request calls the fields of SamplingParams. Where one of them shows in mid-answer to ask for what
     cannot be, as a shape that cannot be enforced, it is the request's fault, not the server's.
@@ -69,23 +69,20 @@ def failure(output: RequestOutput, names: Mapping[str, str]) -> ApiError | None:
         if completion.finish_reason == "error":
             error = completion.error or "the request failed"
             if completion.error_field is not None:
-                return api_error(InvalidParameterError(completion.error_field, _WHERE.sub("", error)), names)
-            return ApiError(500, error, code="request_failed")
+                raise api_error(InvalidParameterError(completion.error_field, _WHERE.sub("", error)), names)
+            raise ApiError(500, error, code="request_failed")
         if completion.finish_reason == "abort":
-            return ApiError(503, "the server is shutting down and ended this request", code="shutting_down")
-    return None
+            raise ApiError(503, "the server is shutting down and ended this request", code="shutting_down")
 
 
 async def whole_answer(
     request: Request, stream: DeltaStream, answers: Answers, notes: dict[str, Any], names: Mapping[str, str]
 ) -> Response:
-    """Wait for everything. Raises `ApiError` when an answer failed; names: as in `failure`."""
+    """Wait for everything. Raises `ApiError` when an answer failed; names: as in `check`."""
 
     def take(output: RequestOutput) -> bool:
         answers.take(output)
-        failed = failure(output, names)
-        if failed is not None:
-            raise failed
+        check(output, names)
         return True
 
     async with Watch(request.receive, stream) as watch:
@@ -103,7 +100,7 @@ class EventStream(Response):
     waking a task, unless the client is slow to read."""
 
     def __init__(self, stream: DeltaStream, answers: Answers, notes: dict[str, Any], names: Mapping[str, str]) -> None:
-        """names: as in `failure`."""
+        """names: as in `check`."""
         super().__init__()
         self._stream = stream
         self._answers = answers
@@ -149,14 +146,9 @@ class EventStream(Response):
 
     def _take(self, output: RequestOutput) -> bool:
         """Write what an output says; false when it has to wait."""
-        failed = failure(output, self._names)
-        if failed is not None:
-            raise failed
+        check(output, self._names)
         piece = self._answers.take(output)
-        if not piece:
-            return True
-        if self._outlet is not None and self._outlet.is_open:
-            self._outlet.write(piece)
+        if not piece or (self._outlet is not None and self._outlet.write(piece)):
             return True
         self._held = piece
         return False

@@ -6,6 +6,7 @@ Names are vLLM's behind `pellucid_` where vLLM has one, so that a dashboard need
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -186,6 +187,16 @@ COUNTED = (
 METRICS = (*FROM_STATS, *FROM_POOL, *COUNTED)
 
 
+@dataclass(slots=True)
+class _Tally:
+    """A count that goes into its counter when the page is asked for."""
+
+    count: int = 0
+    """Changed by the engine's thread alone."""
+    num_told: int = 0
+    """What is in the counter already; of the page alone."""
+
+
 class Metrics:
     """A registry of its own, so that several servers in one process do not meet."""
 
@@ -195,6 +206,8 @@ class Metrics:
         self._models = models
         self.registry = CollectorRegistry()
         self._made: dict[Metric, Any] = {}
+        self._drawn: dict[str, _Tally] = {}
+        """Tokens by model, counted at every step: a counter of the registry would take a lock and five calls."""
         for metric in COUNTED:
             if metric.kind != "histogram":
                 simple = Counter if metric.kind == "counter" else Gauge
@@ -212,17 +225,14 @@ class Metrics:
         for metric in COUNTED:  # 0 is a value too: a rate over a series that is not there is nothing
             if metric.labels == (MODEL,):
                 self._made[metric].labels(model_name)
-        return partial(self._observe, model_name, self._made[OUTPUT_TOKENS].labels(model_name))
+        return partial(self._observe, model_name, self._drawn.setdefault(model_name, _Tally()))
 
-    def _observe(self, model_name: str, output_tokens: Any, output: RequestOutput) -> None:
+    def _observe(self, model_name: str, drawn: _Tally, output: RequestOutput) -> None:
         """Count a delta; called in the engine's thread, between two steps."""
-        num_tokens = 0
         for completion in output.outputs:
-            num_tokens += len(completion.token_ids)
+            drawn.count += len(completion.token_ids)
             if completion.finish_reason is not None:
                 self._made[SUCCESS].labels(model_name, completion.finish_reason).inc()
-        if num_tokens:
-            output_tokens.inc(num_tokens)
         if output.finished:
             self._observe_end(model_name, output)
 
@@ -293,6 +303,10 @@ class Metrics:
         """The text and its content type."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+        for model_name, drawn in list(self._drawn.items()):
+            count = drawn.count
+            self._made[OUTPUT_TOKENS].labels(model_name).inc(count - drawn.num_told)
+            drawn.num_told = count
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 

@@ -22,11 +22,9 @@ class Outlet:
         self._flow = flow
         self._is_chunked = is_chunked
 
-    @property
-    def is_open(self) -> bool:
-        """Whether what is written now does not have to wait for the client to read."""
-        return not (self._flow.write_paused or self._transport.is_closing())
-
-    def write(self, piece: bytes) -> None:
-        """A piece with something in it, after the head, while it `is_open`."""
+    def write(self, piece: bytes) -> bool:
+        """A piece with something in it, after the head; false, and not written, when it has to wait for the client."""
+        if self._flow.write_paused or self._transport.is_closing():
+            return False
         self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._is_chunked else piece)
+        return True

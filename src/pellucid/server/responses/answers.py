@@ -68,8 +68,8 @@ class ResponseAnswers(Answers):
             "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,
         }
 
-    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> Iterator[bytes]:
-        return map(self.frame, self._chunks(delta, completion))
+    def _frames(self, place: int, delta: RequestOutput, completion: CompletionOutput) -> list[bytes]:
+        return [self.frame(chunk) for chunk in self._chunks(delta, completion)]
 
     def _chunks(self, delta: RequestOutput, completion: CompletionOutput) -> Iterator[Json]:
         if self._parser is None:
