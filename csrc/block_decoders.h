@@ -1,4 +1,4 @@
-// GGUF blocks → unsigned codes, scales and minima. Layouts as in the GGUF specification (ggml's block structures).
+// GGUF blocks whose scales become floats → unsigned codes, scales and minima. Layouts as in the GGUF specification (ggml's block structures).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -27,37 +27,6 @@ inline void nibbles32(const uint8_t* qs, uint8_t* q) {
     q[i] = qs[i] & 15;
     q[i + 16] = qs[i] >> 4;
   }
-}
-
-inline void fifth_bits32(const uint8_t* qh, uint8_t* q) {
-  uint32_t bits;
-  std::memcpy(&bits, qh, 4);
-  for (int i = 0; i < 32; ++i) q[i] = static_cast<uint8_t>(q[i] | (((bits >> i) & 1u) << 4));
-}
-
-inline void q4_0(const uint8_t* b, DecodedRow r) {
-  r.scale[0] = f16(b);
-  nibbles32(b + 2, r.q);
-}
-inline void q4_1(const uint8_t* b, DecodedRow r) {
-  r.scale[0] = f16(b);
-  r.minimum[0] = f16(b + 2);
-  nibbles32(b + 4, r.q);
-}
-inline void q5_0(const uint8_t* b, DecodedRow r) {
-  r.scale[0] = f16(b);
-  nibbles32(b + 6, r.q);
-  fifth_bits32(b + 2, r.q);
-}
-inline void q5_1(const uint8_t* b, DecodedRow r) {
-  r.scale[0] = f16(b);
-  r.minimum[0] = f16(b + 2);
-  nibbles32(b + 8, r.q);
-  fifth_bits32(b + 4, r.q);
-}
-inline void q8_0(const uint8_t* b, DecodedRow r) {
-  r.scale[0] = f16(b);
-  for (int i = 0; i < 32; ++i) r.q[i] = static_cast<uint8_t>(b[2 + i] ^ 0x80);  // + 128
 }
 
 inline void q2_k(const uint8_t* b, DecodedRow r) {
@@ -130,7 +99,6 @@ inline void q6_k(const uint8_t* b, DecodedRow r) {
   }
 }
 
-inline void iq4_nl(const uint8_t* b, DecodedRow r) { q4_0(b, r); }
 inline void iq4_xs(const uint8_t* b, DecodedRow r) {
   const float d = f16(b);
   uint16_t high;

@@ -20,9 +20,10 @@ constexpr uint8_t kIq4Table[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 15
 constexpr uint8_t kMxfp4Table[16] = {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
 
 using Decoder = void (*)(const uint8_t*, DecodedRow);
+// Of the types whose scales become floats.
 constexpr Decoder kDecoders[kNumFormats] = {
-    nullptr,      nullptr,      nullptr,      blocks::q4_0, blocks::q4_1, blocks::q5_0,   blocks::q5_1,   blocks::q8_0,
-    blocks::q2_k, blocks::q3_k, blocks::q4_k, blocks::q5_k, blocks::q6_k, blocks::iq4_nl, blocks::iq4_xs, blocks::mxfp4,
+    nullptr,      nullptr,      nullptr,      nullptr,      nullptr,      nullptr, nullptr,        nullptr,
+    blocks::q2_k, blocks::q3_k, blocks::q4_k, blocks::q5_k, blocks::q6_k, nullptr, blocks::iq4_xs, blocks::mxfp4,
 };
 
 }  // namespace
@@ -55,15 +56,11 @@ int format_index(int ggml_type) {
 
 namespace {
 
-// Puts one decoded row into its lane of the panel.
+// Puts one decoded row into its lane of the panel; its scales are floats.
 void place_row(const Format& f, const DecodedRow& r, int64_t columns, int lane, uint8_t* panel) {
   for (int64_t u = 0; u < columns / 32; ++u) {
     uint8_t* unit = panel + static_cast<size_t>(u) * f.unit_bytes();
     const uint8_t* q = r.q + 32 * u;
-    if (f.code == Code::Bits8) {
-      for (int j = 0; j < 8; ++j) std::memcpy(unit + 64 * j + 4 * lane, q + 4 * j, 4);
-      continue;
-    }
     for (int v = 0; v < 4; ++v) {
       uint32_t even, odd;
       std::memcpy(&even, q + 8 * v, 4);
@@ -82,18 +79,48 @@ void place_row(const Format& f, const DecodedRow& r, int64_t columns, int lane, 
       }
   }
   const auto put = [&](uint8_t* base, const float* numbers) {
-    for (int64_t g = 0; g < columns / f.group; ++g) {
-      if (f.wide_scale) {
-        std::memcpy(base + (g * 16 + lane) * 4, numbers + g, 4);
-      } else {
-        const uint16_t h = float_to_half(numbers[g]);  // exact: it came from a half
-        std::memcpy(base + (g * 16 + lane) * 2, &h, 2);
-      }
-    }
+    for (int64_t g = 0; g < columns / f.group; ++g) std::memcpy(base + (g * 16 + lane) * 4, numbers + g, 4);
   };
   uint8_t* scales = panel + f.codes_bytes(columns);
   put(scales, r.scale);
   if (f.affine()) put(scales + f.scales_bytes(columns), r.minimum);
+}
+
+// The same from the blocks of a type with 32 weights and halves as scales, as they lie, with nothing decoded in between:
+// [scale, minimum,] [fifth bits,] then codes, of which those of 4 and 5 bits have columns 0-15 in the low nibbles.
+void place_blocks(const Format& f, const uint8_t* from, int64_t columns, int lane, uint8_t* panel) {
+  const bool bytes = f.code == Code::Bits8, fifth = f.code == Code::Bits5;
+  const int codes_at = f.block_bytes - (bytes ? 32 : 16);
+  uint8_t* scales = panel + f.codes_bytes(columns) + 2 * lane;
+  uint8_t* minima = scales + f.scales_bytes(columns);
+  const size_t unit_bytes = f.unit_bytes();
+  for (int64_t u = 0; u < columns / 32; ++u, from += f.block_bytes) {
+    uint8_t* unit = panel + static_cast<size_t>(u) * unit_bytes;
+    std::memcpy(scales + 32 * u, from, 2);
+    if (f.affine()) std::memcpy(minima + 32 * u, from + 2, 2);
+    uint32_t w[8];
+    std::memcpy(w, from + codes_at, bytes ? 32 : 16);
+    uint8_t* out = unit + 4 * lane;
+    if (bytes) {
+      for (int j = 0; j < 8; ++j) {
+        const uint32_t shifted = w[j] ^ 0x80808080u;  // + 128
+        std::memcpy(out + 64 * j, &shifted, 4);
+      }
+      continue;
+    }
+    constexpr uint32_t kLow = 0x0f0f0f0fu;
+    for (int v = 0; v < 2; ++v) {
+      const uint32_t even = w[2 * v], odd = w[2 * v + 1];
+      const uint32_t low = (even & kLow) | ((odd & kLow) << 4), high = ((even >> 4) & kLow) | (odd & ~kLow);
+      std::memcpy(out + 64 * v, &low, 4);
+      std::memcpy(out + 64 * (v + 2), &high, 4);
+    }
+    if (!fifth) continue;
+    uint32_t bits;
+    std::memcpy(&bits, from + codes_at - 4, 4);
+    for (int j = 0; j < 8; ++j)
+      unit[256 + 8 * j + lane / 2] |= static_cast<uint8_t>(((bits >> (4 * j)) & 15u) << (4 * (lane & 1)));
+  }
 }
 
 void pack_panel(int format, const SegmentSource& src, int64_t panel_index, int64_t columns, DecodedRow scratch,
@@ -108,6 +135,10 @@ void pack_panel(int format, const SegmentSource& src, int64_t panel_index, int64
       const size_t size = f.float_bytes();
       for (int64_t k = 0; k < columns; ++k)
         std::memcpy(panel + static_cast<size_t>(k * kPanelRows + lane) * size, from + static_cast<size_t>(k) * size, size);
+      continue;
+    }
+    if (!f.wide_scale) {
+      place_blocks(f, from, columns, lane, panel);
       continue;
     }
     const int groups = f.block_size / f.group;
@@ -126,9 +157,13 @@ void drop_pages(const uint8_t* begin, const uint8_t* end) {
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
-// Packs in pieces, and drops each piece's source, so that a large matrix is never in memory twice.
+// Packs in pieces, and drops each piece's source, so that a large matrix is never in memory twice. A small one is left to
+// the caller: to drop its pages a few at a time would take longer than to pack them.
 void pack_segment(ThreadPool& pool, const SegmentSource& src, const Segment& seg, int64_t columns) {
-  constexpr int64_t kPiece = 64;
+  constexpr int64_t kMostPanels = 64;
+  constexpr size_t kSmall = size_t{4} << 20;
+  const int64_t piece = std::clamp<int64_t>(seg.panels / (2 * pool.size()), 1, kMostPanels);
+  const bool drops = src.mapped && !src.row_order && src.bytes > kSmall;
   const size_t panel_source = src.bytes / static_cast<size_t>(src.rows) * kPanelRows;
   const size_t groups = static_cast<size_t>(columns / 16 + 1), workers = static_cast<size_t>(pool.size());
   // Allocated here: a worker that runs out of memory could not tell the caller.
@@ -138,11 +173,11 @@ void pack_segment(ThreadPool& pool, const SegmentSource& src, const Segment& seg
   pool.run([&](int worker) {
     const size_t w = static_cast<size_t>(worker);
     const DecodedRow scratch{q.data() + w * static_cast<size_t>(columns), scale.data() + w * groups, minimum.data() + w * groups};
-    for (int64_t begin = next.fetch_add(kPiece); begin < seg.panels; begin = next.fetch_add(kPiece)) {
-      const int64_t end = std::min(begin + kPiece, seg.panels);
+    for (int64_t begin = next.fetch_add(piece); begin < seg.panels; begin = next.fetch_add(piece)) {
+      const int64_t end = std::min(begin + piece, seg.panels);
       for (int64_t p = begin; p < end; ++p)
         pack_panel(seg.format, src, p, columns, scratch, seg.data + static_cast<size_t>(p) * seg.panel_bytes);
-      if (src.mapped && !src.row_order)
+      if (drops)
         drop_pages(src.data + static_cast<size_t>(begin) * panel_source,
                    src.data + std::min(static_cast<size_t>(end) * panel_source, src.bytes));
     }
