@@ -57,7 +57,8 @@ Small random models of every family (64 to 144 numbers wide, 2 to 7 layers, {tok
 made with transformers {version} in float32. The figure is the largest difference of any logit at any stored position, as a share
 of the largest logit, the worse of the whole text in one step and token by token, with a float32 KV cache. The tests demand 1e-4.
 The column GGUF holds the same weights written as llama.cpp's converter writes them, on the reference backend; the live
-comparison (`pytest -m parity`) reads those files with llama.cpp too. Of an encoder, hidden states are compared.
+comparison (`pytest -m parity`) reads those files, and what `pellucid quantize` writes of the folders, with llama.cpp too. Of an encoder, hidden
+states are compared.
 
 | model | configuration | reference | native | GGUF |
 |---|---|---|---|---|
