@@ -8,10 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pellucid.beam_search_params import BeamSearchOutput, BeamSearchParams
 from pellucid.config import DEFAULT_MODEL, EngineArgs, ModelConfig, engine_arg_names
-from pellucid.engine.beam_search import beam_search
-from pellucid.engine.embedding import embed
 from pellucid.engine.engine_stats import EngineStats
 from pellucid.engine.llm_arguments import (
     Message,
@@ -34,13 +31,14 @@ from pellucid.engine.shared_engine import SharedEngine
 from pellucid.engine.validation import check_generates
 from pellucid.errors import InvalidParameterError, PellucidError, PellucidWarning
 from pellucid.outputs import PrefillOutput, RequestOutput
-from pellucid.pooling_params import EmbeddingOutput, PoolingParams, checked_pooling_params
 from pellucid.request import LogitsProcessor
 from pellucid.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from pellucid.beam_search_params import BeamSearchOutput, BeamSearchParams
+    from pellucid.pooling_params import EmbeddingOutput, PoolingParams
     from pellucid.trace.reader import TraceReader
 
 
@@ -221,6 +219,8 @@ class LLM:
         One prompt at a time; requests of other threads wait meanwhile. Raises `InvalidParameterError`, also where the
         KV cache has no room for so many beams, and `ContextLengthExceededError` where prompt and max_tokens do not fit.
         """
+        from pellucid.engine.beam_search import beam_search
+
         check_generates(self.config)
         outputs: list[BeamSearchOutput] = []
         for ids in encoded_prompts(
@@ -254,6 +254,9 @@ class LLM:
         Raises `InvalidParameterError`, and `ContextLengthExceededError` for a text longer than max_model_len: nothing
         is cut off silently.
         """
+        from pellucid.engine.embedding import embed
+        from pellucid.pooling_params import checked_pooling_params
+
         ids = encoded_prompts(prompts, self.tokenizer, self.config.vocab_size, self.max_model_len, 0)
         with self._shared.alone() as engine:
             return embed(engine, ids, checked_pooling_params(pooling_params))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import time
@@ -91,6 +90,8 @@ def write_verified(alias: Alias) -> None:
 
 def file_sha256(path: Path, on_bytes: Callable[[int], None] | None = None) -> str:
     """Checksum of a file, as hex; `on_bytes` gets the count read so far."""
+    import hashlib
+
     digest, done = hashlib.sha256(), 0
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK_BYTES):

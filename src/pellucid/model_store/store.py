@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +131,8 @@ def _pull_alias(alias: Alias, progress: Progress) -> Path:
                 return model_path(alias)
         folder = make_folder(partial_folder(alias))
         unpack.remove_stale(alias)
+        import shutil
+
         _check_room(alias, folder)
         progress.note(f"{alias.name}: {alias.description}. Licence: {alias.licence}")
         try:
@@ -173,6 +174,7 @@ def _shifted(update: Callable[[int], None], before: int) -> Callable[[int], None
 def _check_room(alias: Alias, folder: Path) -> None:
     """Say that the disk is too small before minutes of fetching, not after."""
     import errno
+    import shutil
 
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(folder).free

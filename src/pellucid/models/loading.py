@@ -16,7 +16,6 @@ from pellucid.formats.dequantize import dequantize
 from pellucid.formats.gguf import GGUFFile
 from pellucid.formats.gguf_split import open_gguf
 from pellucid.formats.json_file import read_json
-from pellucid.formats.safetensors import read_folder
 from pellucid.kernels.backend import Backend
 from pellucid.kv_cache.memory import free_memory, total_memory
 from pellucid.kv_cache.storage import KVCacheStorage
@@ -109,6 +108,8 @@ def read_config(file: GGUFFile) -> tuple[GGUFForm, ModelConfig]:
 
 def read_folder_config(folder: str | Path) -> tuple[HFForm, ModelConfig, TensorSource]:
     """The same of a folder of safetensors, and its tensors."""
+    from pellucid.formats.safetensors import read_folder
+
     folder = Path(folder)
     keys = JSONConfig(read_json(folder / CONFIG_NAME), CONFIG_NAME)
     form = find_hf(keys.get("model_type"), CONFIG_NAME)

@@ -8,7 +8,7 @@ import mmap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,10 @@ import numpy.typing as npt
 from pellucid.errors import ModelFileError, UnsupportedModelError, shown
 from pellucid.formats.block_types import BF16, F16, F32, BlockType
 from pellucid.formats.gguf import GGUFFile
-from pellucid.formats.safetensors import ITEM_BYTES, SafeTensor
 from pellucid.kernels.backend import Backend
+
+if TYPE_CHECKING:
+    from pellucid.formats.safetensors import SafeTensor
 
 _TYPES: dict[str, BlockType] = {"F32": F32, "F16": F16, "BF16": BF16}
 
@@ -177,6 +179,8 @@ def gguf_source(file: GGUFFile) -> TensorSource:
 
 def safetensors_source(label: str, tensors: Mapping[str, SafeTensor], prefixes: tuple[str, ...]) -> TensorSource:
     """The tensors of a safetensors folder, with the first of `prefixes` that a name begins with cut off."""
+    from pellucid.formats.safetensors import ITEM_BYTES
+
     found: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
         short = next((name[len(prefix) :] for prefix in prefixes if name.startswith(prefix)), name)

@@ -10,7 +10,7 @@ import numpy as np
 from pellucid.kernels.backend import Backend, Float32Array, Matrix, Step
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Norm:
     """RMSNorm, or LayerNorm where there is a bias or the model says so."""
 
@@ -18,7 +18,7 @@ class Norm:
     bias: Float32Array | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Linear:
     """x · matrixᵀ + bias."""
 
@@ -33,7 +33,7 @@ def linear(backend: Backend, weights: Linear, x: Float32Array, step: Step | None
     return out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AttentionWeights:
     """Multi-head attention; H query heads, G KV heads of D numbers."""
 
@@ -47,7 +47,7 @@ class AttentionWeights:
     """[H] a score that takes part in the softmax and has no value."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LatentAttentionWeights:
     """Multi-head latent attention in its absorbed form: the latent is key and value of every head."""
 
@@ -65,14 +65,14 @@ class LatentAttentionWeights:
     output: Linear
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MLPWeights:
     gate_up: Linear
     """[gate; up], or one half alone."""
     down: Linear
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ExpertsWeights:
     router: Linear
     experts: tuple[MLPWeights, ...]
@@ -81,7 +81,7 @@ class ExpertsWeights:
     shared: MLPWeights | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LayerWeights:
     """One block; norms a family does not have are None."""
 
@@ -93,7 +93,7 @@ class LayerWeights:
     post_mlp_norm: Norm | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DecoderWeights:
     """All weights of a decoder; `head` is `embedding` itself where the two are tied."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pellucid.config import EngineArgs, SpeculativeMethod
 from pellucid.engine.model_runner import Model
 from pellucid.engine.output_processor import TokenizerLike
 from pellucid.engine.scheduler import ScheduledRequest, Scheduler, SchedulerOutput
 from pellucid.engine.speculation.costs import StepCosts
-from pellucid.engine.speculation.draft_model import DraftModelProposer
 from pellucid.engine.speculation.drafts import Draft, Proposer
 from pellucid.engine.speculation.forced import ForcedProposer
 from pellucid.engine.speculation.ngram import NgramProposer
@@ -18,6 +18,9 @@ from pellucid.kernels.dispatch import make_sampling_kernels
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.request import Request
 from pellucid.sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from pellucid.engine.speculation.draft_model import DraftModelProposer
 
 MARGIN = 1.02
 """Drafts must promise so many times the tokens per second of the step without them."""
@@ -250,6 +253,8 @@ def make_speculator(
         raise InvalidParameterError("speculative_model", "speculative_model and the draft model go together")
     if draft_model is None:
         return Speculator(args.speculative_method, args.num_speculative_tokens, tokenizer)
+    from pellucid.engine.speculation.draft_model import DraftModelProposer
+
     config, name = draft_model.config, shown(args.speculative_model)
     if config.vocab_size != model.config.vocab_size:
         raise InvalidParameterError(

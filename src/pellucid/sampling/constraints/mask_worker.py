@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from pellucid.request import TokenConstraint
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class MaskWorker:
@@ -28,6 +31,8 @@ class MaskWorker:
             _fill(constraints)
             return
         if self._executor is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="pellucid-masks")
         self._pending = self._executor.submit(_fill, constraints)
 
