@@ -12,6 +12,9 @@ using namespace pellucid;
 
 NB_MODULE(_native, m) {
   m.doc() = "Compiled kernels; used through pellucid.kernels.native only.";
+#ifndef PELLUCID_SANITIZE
+  nb::set_leak_warnings(false);  // a thread that the interpreter does not wait for may hold a model at its end: no news to a user
+#endif
   amx_state();  // at import, before the first pool starts its threads
   m.def("available_isas", &available_isas);
   m.def("packed_bytes", [](int ggml_type, int64_t rows, int64_t columns) -> size_t {
