@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _prepare_streams()
         _plain_warnings()
+        # NumPy's threads would turn on a core for 0.1 s before they sleep, while weights are packed there
+        os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
