@@ -17,6 +17,7 @@ from typing import Any
 
 from pellucid.engine.jobs import Job, Jobs
 from pellucid.engine.llm_engine import LLMEngine
+from pellucid.engine.mailbox import Mailbox
 from pellucid.engine.overflow import FittedPrompt
 from pellucid.engine.streams import DeltaStream, Stream
 from pellucid.engine.turns import Turns
@@ -26,6 +27,8 @@ from pellucid.sampling_params import SamplingParams
 
 IDLE_SECONDS = 1.0
 """An engine that has had nothing to do for so long is checked."""
+Mail = list[tuple[Stream[Any], Any, bool]]
+"""What one step has for the streams of one event loop: items, each the last of its request or not."""
 Observer = Callable[[RequestOutput], None]
 """Is shown every delta, in the engine's thread; must be quick and must not raise."""
 
@@ -86,7 +89,10 @@ class EngineThread:
         self._streams: dict[str, weakref.ref[Stream[Any]]] = {}
         """By request id; weak, so that a stream that is dropped aborts its requests."""
         self._internal: set[str] = set()
-        self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[Stream[Any], Any, bool]]] = {}
+        self._outbox: dict[asyncio.AbstractEventLoop, Mail] = {}
+        self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox[Mail]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._is_draining = self._must_stop = False
         self._is_unchecked = False
         """Whether it has worked since the last check."""
@@ -157,6 +163,9 @@ class EngineThread:
             self._save_kv_cache()
         except BaseException as error:
             self._die(error)
+        finally:
+            for loop, mailbox in list(self._mailboxes.items()):
+                mailbox.close(loop)
 
     def _work(self) -> None:
         """A step of the requests, and a piece of a job."""
@@ -287,8 +296,11 @@ class EngineThread:
             return
         outbox, self._outbox = self._outbox, {}
         for loop, items in outbox.items():
+            mailbox = self._mailboxes.get(loop)
+            if mailbox is None:
+                mailbox = self._mailboxes[loop] = Mailbox(_receive_all)
             try:
-                loop.call_soon_threadsafe(_receive_all, items)
+                mailbox.put(loop, items)
             except RuntimeError:
                 gone = (stream for stream, _, _ in items)
                 self._abort(tuple(name for stream in gone for name in stream.request_ids if name in self._streams))
