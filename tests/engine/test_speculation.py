@@ -321,12 +321,34 @@ def test_a_useless_draft_model_is_left_alone_and_tried_again_now_and_then() -> N
     speculator = fixed_costs(engine.speculator)
     draft = speculator.draft_model
     assert draft is not None
-    draft.costs = StepCosts(0.2)
+    draft._cost = 0.2
     draft.costs.observe = lambda num_rows, seconds: None  # type: ignore[method-assign]
     engine.add_request("x", PROMPT[:9], SamplingParams(temperature=1.5, seed=1, max_tokens=200, ignore_eos=True))
     drain(engine)
     assert isinstance(draft.model, MockModel)
     assert 4 <= draft.model.num_forwards < 20
+
+
+@pytest.mark.parametrize("num_prompt_tokens", [9, 100])
+def test_a_draft_model_is_asked_once_the_targets_steps_were_timed(num_prompt_tokens: int) -> None:
+    """Before its own were, it counts as a part of the target's, in seconds or not."""
+    engine = make_engine(
+        speculative_method="auto", draft_model=NoisyModel(0, 0.0, 0.0), max_model_len=250, max_num_batched_tokens=128
+    )
+    speculator = engine.speculator
+    assert speculator is not None
+    assert speculator.draft_model is not None
+    observe = speculator.costs.observe
+    speculator.costs.observe = lambda num_rows, seconds: observe(num_rows, 1e-3)  # type: ignore[method-assign]
+    rows: list[int] = []
+    speculator.draft_model.costs.observe = lambda num_rows, seconds: rows.append(num_rows)  # type: ignore[method-assign]
+    speculator.draft_model._cost = 0.2
+    engine.add_request("x", [97] * num_prompt_tokens, SamplingParams(seed=1, max_tokens=60, ignore_eos=True))
+    output = drain(engine)["x"]
+    assert output.metrics is not None
+    assert output.metrics.num_accepted_tokens > 30
+    assert set(rows) <= {1, 2}, "its step over the prompt does not tell what a guess takes"
+    assert rows
 
 
 def test_acceptance_follows_what_is_seen() -> None:

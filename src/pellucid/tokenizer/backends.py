@@ -132,7 +132,10 @@ def _bpe(pieces: dict[str, int], merges: list[tuple[str, str]], **options: Any) 
 
     try:
         return BPE(vocab=pieces, merges=merges, **options)
-    except Exception:  # The library raises bare Exceptions.
+    except BaseException as error:
+        # The library raises bare Exceptions, and panics at a merge that is longer than every token.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         # Pieces that are no UTF-8 text cannot be found in a text either.
         texts = {piece: token_id for piece, token_id in pieces.items() if is_text(piece)}
         kept = [(left, right) for left, right in merges if {left, right, left + right} <= texts.keys()]

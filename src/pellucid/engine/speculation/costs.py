@@ -28,16 +28,20 @@ OUTLIER = 1.5
 
 
 class StepCosts:
-    """Seconds of a step of so many rows. `scale` is a first guess at one row's, in any unit until something is seen."""
+    """Seconds of a step of so many rows; until something is seen, in units of a step of one row."""
 
-    def __init__(self, scale: float = 1.0) -> None:
-        self._scale = scale
+    def __init__(self) -> None:
         self._mean = [0.0] * len(KNOTS)
         self._weight = [0.0] * len(KNOTS)
         self._seen_at = [0] * len(KNOTS)
         self._num_seen = 0
         self._num_offered = 0
         self._estimates: list[float] = []
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether a step was observed."""
+        return self._num_seen > 0
 
     def seconds(self, num_rows: int) -> float:
         """The estimate for a step of `num_rows` rows, 1 or more; it never falls with more rows."""
@@ -86,5 +90,5 @@ class StepCosts:
             near[place] = 0.0  # counts by itself
         total = sum(near)
         if total == 0.0:
-            return self._scale
+            return 1.0
         return sum(weight * mean / shape for weight, mean, shape in zip(near, self._mean, SHAPE, strict=True)) / total

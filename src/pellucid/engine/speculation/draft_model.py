@@ -72,10 +72,11 @@ class DraftModelProposer:
     def __init__(
         self, model: Model, storage: KVCacheStorage, sampler: Sampler, *, max_num_batched_tokens: int, cost: float
     ) -> None:
-        """`cost` is what a row is expected to cost beside one of the target, until both have been seen."""
+        """`cost` is what a step is expected to cost beside one of the target, until one has been seen."""
         self.model = model
         self.storage = storage
-        self.costs = StepCosts(cost)
+        self.costs = StepCosts()
+        self._cost = cost
         self._sampler = sampler
         self._max_num_batched_tokens = max_num_batched_tokens
         self._sequences: dict[int, _Sequence] = {}
@@ -88,6 +89,10 @@ class DraftModelProposer:
         if sequence is None:
             return PRIOR
         return 0.0 if sequence.is_broken else sequence.acceptance.probability(0)
+
+    def step_seconds(self, num_rows: int, target: StepCosts) -> float:
+        """What a step of so many rows takes, in the target's unit."""
+        return self.costs.seconds(num_rows) if self.costs.is_seen else self._cost * target.seconds(num_rows)
 
     def is_trial_due(self, key: int) -> bool:
         """Whether a request that was not guessed for in a while should be, to see how it goes now."""
@@ -227,5 +232,6 @@ class DraftModelProposer:
         began = time.perf_counter()
         hidden = self.model.forward(batch, self.storage).hidden
         logits = self.model.compute_logits(hidden if len(hidden) == len(runs) else hidden[lasts])
-        self.costs.observe(len(hidden), time.perf_counter() - began)
+        if len(hidden) <= 2 * len(runs):  # to catch up on a prompt tells little of what a guess takes
+            self.costs.observe(len(hidden), time.perf_counter() - began)
         return logits

@@ -165,7 +165,7 @@ class Speculator:
         model = self.draft_model
         if model is None:
             return drafts
-        share = model.costs.seconds(len(wanted)) / len(wanted)
+        share = model.step_seconds(len(wanted), self.costs) / len(wanted)
         chosen: list[tuple[int, int]] = []
         for place, ((entry, limit), draft) in enumerate(zip(wanted, drafts, strict=True)):
             at_hand, _ = self._worth(num_rows, draft.odds, 0.0)
