@@ -23,20 +23,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks import machine, processor
 from benchmarks.environments import find_all
 from benchmarks.peers.registry import OURS, PEERS
-from benchmarks.peers.serving import COMMANDS, CONTEXT, MODEL, Server, ServerError, extra_body
+from benchmarks.peers.serving import COMMANDS, MODEL, Server, ServerError, extra_body
 from benchmarks.run import DEFAULT_OUT, PeerPython, count, list_of
-from benchmarks.serving_scenarios import FIGURES, OVERHEAD, SCENARIOS, Figure, ScenarioError, Sizes
-from benchmarks.workers import Worker, WorkerError
-from pellucid.cli.load.client import COMPLETIONS, Target
+from benchmarks.serving_overhead import OVERHEAD, OVERHEAD_FIGURES, measure_overhead
+from benchmarks.serving_scenarios import FIGURES, SCENARIOS, ScenarioError, Sizes
+from pellucid.cli.load.client import Target
 from pellucid.cli.load.driver import new_client
-from pellucid.cli.load.workload import sentences
 
-OVERHEAD_FIGURE = Figure("one stream over HTTP: time per token above the engine's own", "%")
 TIMEOUT = 600.0
 
 
@@ -56,6 +52,9 @@ class Run:
         self.not_measured.append({"server": server, "scenario": scenario, "why": why})
         say(f"{server} {scenario}: not measured: {why}")
 
+    def say(self, text: str) -> None:
+        say(text)
+
     def median(self, figure: str, server: str) -> float | None:
         values = self.values.get(figure, {}).get(server)
         return statistics.median(values.values()) if values else None
@@ -73,13 +72,13 @@ class Run:
         """Markdown: a row for each figure, a column for each server, × where pellucid is compared."""
         servers = list(dict.fromkeys(name for by_server in self.values.values() for name in by_server))
         lines = ["| | " + " | ".join(servers) + " |", "|---|" + "---:|" * len(servers)]
-        for figure, (title, unit, _) in {**FIGURES, OVERHEAD: OVERHEAD_FIGURE}.items():
+        for figure, (title, unit, _) in {**FIGURES, **OVERHEAD_FIGURES}.items():
             if figure not in self.values:
                 continue
             cells = []
             for name in servers:
                 median = self.median(figure, name)
-                ratio = None if name == OURS or figure == OVERHEAD else self.ratio(figure, name)
+                ratio = None if name == OURS or figure in OVERHEAD_FIGURES else self.ratio(figure, name)
                 cell = "–" if median is None else f"{median:.4g}"
                 cells.append(cell if ratio is None else f"{cell} ({ratio:.2f} ×)")
             lines.append(f"| {title}, {unit} | " + " | ".join(cells) + " |")
@@ -151,7 +150,7 @@ def measure(run: Run, options: argparse.Namespace) -> None:
                 for server in order[round_ % len(order) :] + order[: round_ % len(order)]:
                     _scenario(run, server, scenario, round_, extra_body(server.name, end_ids))
         if OVERHEAD in scenarios and OURS in servers:
-            _overhead(run, pythons[OURS], path, rounds, tokenizer)
+            measure_overhead(run, pythons[OURS], path, rounds, tokenizer)
 
 
 def _scenario(run: Run, server: Server, name: str, round_: int, extra: dict[str, Any]) -> None:
@@ -166,48 +165,6 @@ def _scenario(run: Run, server: Server, name: str, round_: int, extra: dict[str,
         return
     run.add(server.name, round_, values)
     say(f"{server.name}, {name}, round {round_ + 1}: " + ", ".join(f"{k} {v:.4g}" for k, v in values.items()))
-
-
-def _overhead(run: Run, python: Path, path: Path, rounds: int, tokenizer: Any) -> None:
-    """Time per token of the same ids, in turn: by the engine's own steps in a worker, and as an HTTP client sees it.
-
-    Both without speculation, so that every token is a step and a piece of the stream.
-    """
-    log = run.out / "overhead.log"
-    with (
-        Worker(PEERS[OURS], python, run.threads, log) as worker,
-        Server(OURS, python, path, run.threads, log, ("--speculative-method", "off")) as server,
-    ):
-        try:
-            server.wait()
-            fields = {"path": str(path), "threads": run.threads, "max_tokens": CONTEXT, "max_streams": 1}
-            worker.call("load", TIMEOUT, **fields)
-            for round_ in range(rounds * run.sizes.overhead_repeats):
-                _compare(run, worker, server, round_, tokenizer)
-        except (WorkerError, ServerError, ScenarioError) as error:
-            run.note(OURS, OVERHEAD, str(error))
-
-
-def _compare(run: Run, worker: Worker, server: Server, round_: int, tokenizer: Any) -> None:
-    """Ordinary words are answered with ordinary words, of which every token is a piece of the stream."""
-    num_tokens = run.sizes.overhead_tokens
-    ids = tokenizer.encode(sentences(np.random.default_rng(round_), run.sizes.prompt_tokens))
-    answer = worker.call("generate", TIMEOUT, prompts=[ids], num_tokens=num_tokens)
-    inside = answer["window_s"] / answer["window_tokens"]
-    outside = asyncio.run(_tpot(server, ids, num_tokens))
-    run.add(OURS, round_, {OVERHEAD: 100 * (outside / inside - 1)})
-    say(f"overhead: {inside * 1e3:.3f} ms a token inside, {outside * 1e3:.3f} over HTTP")
-
-
-async def _tpot(server: Server, ids: list[int], num_tokens: int) -> float:
-    from pellucid.cli.load.client import PATHS, ask
-
-    target = Target(MODEL, COMPLETIONS, {"ignore_eos": True, "prompt": ids})
-    async with new_client(server.url, None, TIMEOUT) as client:
-        result = await ask(client, PATHS[COMPLETIONS], target.body([], num_tokens), time.perf_counter())
-    if result.failure is not None or result.tpot is None:
-        raise ScenarioError(f"{result.failure}: {result.detail}")
-    return result.tpot
 
 
 def _tokenizer(path: Path) -> Any:

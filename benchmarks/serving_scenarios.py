@@ -142,5 +142,3 @@ async def long_prompt(client: Any, target: Target, sizes: Sizes, round_: int) ->
 
 
 SCENARIOS: dict[str, Scenario] = {"chat-16": chat, "prefix-1000": prefix, "long-4000": long_prompt}
-OVERHEAD = "overhead"
-"""Ours alone, with and without HTTP; see serving.py."""

@@ -112,6 +112,11 @@ class Server:
             },
         )
 
+    @property
+    def pid(self) -> int:
+        """Of the server's process."""
+        return self._process.pid
+
     def wait(self) -> float:
         """Until it lists its model; gives the seconds that took. Raises `ServerError`."""
         began = time.perf_counter()

@@ -15,7 +15,8 @@ import pytest
 from benchmarks import serving
 from benchmarks.peers.registry import OURS, PEERS
 from benchmarks.peers.serving import COMMANDS, Server, Start, extra_body
-from benchmarks.serving_scenarios import FIGURES, OVERHEAD, SCENARIOS, ScenarioError, Sizes
+from benchmarks.serving_overhead import OVERHEAD_FIGURES
+from benchmarks.serving_scenarios import FIGURES, SCENARIOS, ScenarioError, Sizes
 from pellucid.cli.load.client import Target
 from pellucid.cli.load.driver import new_client
 
@@ -43,9 +44,9 @@ def test_all_figures_come_out_and_the_last_line_is_json(
     assert serving.main(options) == 0
     *table, last = capsys.readouterr().out.splitlines()
     summary = json.loads(last)
-    assert set(summary["medians"]) == {*FIGURES, OVERHEAD}, json.loads((tmp_path / "serving.json").read_text())
+    assert set(summary["medians"]) == {*FIGURES, *OVERHEAD_FIGURES}, json.loads((tmp_path / "serving.json").read_text())
     assert all(by[OURS] is not None for by in summary["medians"].values())
-    assert len(table) == 2 + len(FIGURES) + 1
+    assert len(table) == 2 + len(FIGURES) + len(OVERHEAD_FIGURES)
     stored = json.loads((tmp_path / "serving.json").read_text(encoding="utf-8"))
     assert stored["not_measured"] == []
     assert set(stored["values"]["chat-16-tokens"][OURS]) == {"0", "1"}

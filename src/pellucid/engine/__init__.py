@@ -5,8 +5,9 @@ In the order of a step:
 - `llm.py`: LLM, the Python API for whole answers and streams.
 - `shared_engine.py`: several threads, one engine, one at a time; `request_stream.py`: what a stream of it gives.
 - `async_llm.py`: AsyncLLM, the same for asyncio; any number of tasks wait.
-- `engine_thread.py`: the one thread that steps an engine, its commands; `streams.py`: what it hands to event loops, by `mailbox.py`;
-  `jobs.py`: work beside the requests, piece by piece between steps; `turns.py`: several engines in one process.
+- `engine_thread.py`: the one thread that steps an engine, its commands; `streams.py`: what it hands to event loops,
+  and `mailbox.py`: how; `jobs.py`: work beside the requests, piece by piece between steps;
+  `turns.py`: several engines in one process.
 - `llm_engine.py`: LLMEngine; `step` is the loop's body and fits on one screen.
 - `intake.py`: a request checked, its sequences made; `postprocessor.py`: a step's tokens handed to their answers.
 - `engine_stats.py`: queues, blocks and counters.

@@ -12,8 +12,8 @@ prefill.py      filling the prefix cache ahead of a request
 type_ahead.py   the same over a WebSocket, for text that is still being typed
 answers.py      outputs → the bodies and chunks of OpenAI's API (chat_answers.py, completion_answers.py)
 responses/      /v1/responses
-delivery.py     whole answers and event streams (outlet.py: the short way of their pieces); a client that leaves ends its
-                request
+delivery.py     whole answers and event streams; a client that leaves ends its request
+outlet.py       the short way of a stream's pieces to the connection (protocols.py)
 gate.py         around every request: its id, the API key, the access log
 sockets.py      the same around every WebSocket, and how one ends
 api_errors.py   every failure in OpenAI's shape
