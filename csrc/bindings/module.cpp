@@ -32,4 +32,5 @@ NB_MODULE(_native, m) {
   });
   bind_operations(m);
   bind_sampling(m);
+  bind_deep_stack(m);
 }

@@ -54,6 +54,11 @@ def amx_note() -> str:
     return cast(str, _native.amx_note())
 
 
+def start_thread(run: Callable[[], None], stack_bytes: int) -> None:
+    """Start a thread with a stack of so many bytes; `run` must not raise. Raises `RuntimeError` where there is none."""
+    _native.start_thread(run, stack_bytes)
+
+
 class NativeStep(_native.Step):  # type: ignore[misc]
     """The arrays of one step, checked once and passed as one object."""
 

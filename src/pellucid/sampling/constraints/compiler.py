@@ -13,11 +13,12 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
 from pellucid.errors import InvalidParameterError, one_line
+from pellucid.kernels.deep_stack import on_deep_stack
 from pellucid.sampling.constraints.constraint import ROW_IS_FULL, TOO_MANY, Constraint, MaskArray
 from pellucid.sampling.constraints.grammar_text import (
     OPTIONS,
@@ -32,7 +33,7 @@ from pellucid.structured_outputs import NAME, StructuredOutputsParams, refusal
 MAX_KEPT = 32
 """Compiled grammars kept, the last used ones."""
 STACK_BYTES = 512 * 1024**2
-"""Of the compiling thread: address space, of which only what is touched becomes memory."""
+"""Of the compiling thread: a chain of thousands of rules would overflow an ordinary one."""
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 400_000,
     "step_lexer_fuel": 200_000,  # about 14 ms
@@ -41,8 +42,6 @@ LIMITS: dict[str, Any] = {
     "max_grammar_size": 500_000,
     "verbose_errors": False,
 }
-
-T = TypeVar("T")
 
 
 class VocabularyLike(Protocol):
@@ -128,7 +127,7 @@ class GrammarCompiler:
             found = self._find(params)
             if found is None:
                 text = grammar_text(params)
-                found = _on_deep_stack(lambda: self._compile(params, text))
+                found = on_deep_stack(lambda: self._compile(params, text), STACK_BYTES)
                 with self._kept_lock:
                     self._kept[params] = found
                     while len(self._kept) > MAX_KEPT:
@@ -222,30 +221,3 @@ _FRAME = re.compile(r"^at 1\(8\): (?:failed to compile JSON schema: )?")
 def _reason(text: str) -> str:
     """The first line that says what is wrong; the rest shows our own frame of the grammar."""
     return one_line(_FRAME.sub("", text.split("\n   1 | ")[0]))
-
-
-_stack_size_lock = threading.Lock()
-
-
-def _on_deep_stack(work: Callable[[], T]) -> T:
-    """Run `work` in a thread with a deep stack: a chain of thousands of rules would overflow an ordinary one."""
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(work())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name="pellucid-grammar", daemon=True)
-    with _stack_size_lock:
-        before = threading.stack_size(STACK_BYTES)
-        try:
-            thread.start()
-        finally:
-            threading.stack_size(before)
-    thread.join()
-    if failure:
-        raise failure[0]
-    return outcome[0]
