@@ -15,6 +15,7 @@ from pellucid.engine.llm_engine import LLMEngine
 from pellucid.engine.scheduler import ScheduledRequest
 from pellucid.engine.speculation.acceptance import MATCH_LENGTHS, Acceptance, match_kind
 from pellucid.engine.speculation.costs import KNOTS, SHAPE, StepCosts
+from pellucid.engine.speculation.draft_model import LAST_PAUSE
 from pellucid.engine.speculation.drafts import Draft
 from pellucid.engine.speculation.ngram import NgramProposer
 from pellucid.engine.speculation.speculator import Speculator
@@ -349,6 +350,21 @@ def test_a_draft_model_is_asked_once_the_targets_steps_were_timed(num_prompt_tok
     assert output.metrics.num_accepted_tokens > 30
     assert set(rows) <= {1, 2}, "its step over the prompt does not tell what a guess takes"
     assert rows
+
+
+def test_a_draft_model_that_seemed_slow_is_tried_for_later_requests_too() -> None:
+    engine = make_engine(speculative_method="auto", draft_model=NoisyModel(0, 0.0, 0.0), max_model_len=250)
+    speculator = fixed_costs(engine.speculator)
+    draft = speculator.draft_model
+    assert draft is not None
+    draft.costs.observe(1, 100.0)  # the machine slept
+    draft.costs.observe = lambda num_rows, seconds: None  # type: ignore[method-assign]
+    assert isinstance(draft.model, MockModel)
+    for i in range(LAST_PAUSE // 200 + 1):
+        assert not draft.model.num_forwards
+        engine.add_request(f"{i}", PROMPT[:9], SamplingParams(seed=i, max_tokens=200, ignore_eos=True))
+        drain(engine)
+    assert 0 < draft.model.num_forwards <= 6, "at once, after 64 tokens and after 128 more; two guesses each"
 
 
 def test_acceptance_follows_what_is_seen() -> None:

@@ -27,6 +27,8 @@ PRIOR = 0.7
 """Share of right guesses that a draft model is expected to have before any were seen."""
 FIRST_PAUSE, LAST_PAUSE = 64, 1024
 """Tokens until a draft model that did not pay is tried again; doubled each time."""
+TEXT_SHARE = 4
+"""A request that was never guessed for is tried after so many times its tokens: they are computed for the trial."""
 
 
 @dataclass(slots=True)
@@ -80,6 +82,8 @@ class DraftModelProposer:
         self._sampler = sampler
         self._max_num_batched_tokens = max_num_batched_tokens
         self._sequences: dict[int, _Sequence] = {}
+        self._idle_tokens = 0
+        """Tokens drawn since a draft was asked for, for any request."""
         self._contents: dict[int, int] = {}
         """Block -> hash of all ids up to its end, for blocks that are wholly computed here."""
 
@@ -94,10 +98,12 @@ class DraftModelProposer:
         """What a step of so many rows takes, in the target's unit."""
         return self.costs.seconds(num_rows) if self.costs.is_seen else self._cost * target.seconds(num_rows)
 
-    def is_trial_due(self, key: int) -> bool:
+    def is_trial_due(self, request: Request) -> bool:
         """Whether a request that was not guessed for in a while should be, to see how it goes now."""
-        sequence = self._sequences.get(key)
-        return sequence is not None and not sequence.is_broken and sequence.idle_tokens >= sequence.pause
+        sequence = self._sequences.get(request.key)
+        if sequence is None:
+            return self._idle_tokens >= max(LAST_PAUSE, TEXT_SHARE * request.num_tokens)
+        return not sequence.is_broken and sequence.idle_tokens >= sequence.pause
 
     def propose(self, wanted: Sequence[tuple[ScheduledRequest, int]]) -> list[Draft]:
         """Raises nothing for a request whose logits are of no use: its draft is short, and it gets no more."""
@@ -141,6 +147,7 @@ class DraftModelProposer:
 
     def note_drawn(self, key: int, count: int, *, was_asked: bool) -> None:
         """So many tokens were drawn for a request in a step in which it was asked for a draft, or not."""
+        self._idle_tokens = 0 if was_asked else self._idle_tokens + count
         sequence = self._sequences.get(key)
         if sequence is None:
             return

@@ -171,7 +171,7 @@ class Speculator:
             at_hand, _ = self._worth(num_rows, draft.odds, 0.0)
             odds = [model.probability(entry.request.key)] * limit
             worth, count = self._worth(num_rows, odds, share)
-            if model.is_trial_due(entry.request.key):
+            if model.is_trial_due(entry.request):
                 worth, count = float("inf"), min(model.TRIAL_TOKENS, limit)
             count = scheduler.reserve(entry, count) if worth > at_hand else 0
             if count:
