@@ -14,7 +14,9 @@ from parity.families import BY_NAME, golden_description, write_folder
 
 from pellucid.config import EngineArgs
 from pellucid.engine.loading import load_parts
-from pellucid.errors import ModelFileError, PellucidError, UnsupportedModelError
+from pellucid.errors import ModelFileError, ModelStoreError, PellucidError, UnsupportedModelError
+from pellucid.formats.block_types import F32
+from pellucid.formats.gguf_writer import write_gguf
 
 
 def changed_config(folder: Path, **values: Any) -> None:
@@ -80,3 +82,16 @@ def test_one_sentence_each(case: str, tmp_path: Path) -> None:
     assert isinstance(caught.value, kind)
     assert "\n" not in str(caught.value)
     assert peak < 4 * size + 1_000_000
+
+
+def test_g60_an_adapter_is_no_model(tmp_path: Path) -> None:
+    """None is ever applied, so that the key of a cached prefix need not have it."""
+    folder, path = tmp_path / "adapter", tmp_path / "adapter.gguf"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
+    keys = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    write_gguf(path, keys, {"blk.0.attn_q.weight.lora_a": ((8, 64), F32, bytes(4 * 8 * 64))})
+    with pytest.raises(ModelStoreError, match=r"adapter holds no GGUF file, and no config\.json with safetensors"):
+        load_parts(EngineArgs(model=str(folder)))
+    with pytest.raises(UnsupportedModelError, match=r"adapter\.gguf is an adapter, not a model, and adapters are not"):
+        load_parts(EngineArgs(model=str(path)))

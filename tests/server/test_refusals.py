@@ -177,6 +177,13 @@ def test_an_unknown_field_names_the_nearest(server: RunningServer) -> None:
     assert error["code"] == "unknown_field"
 
 
+def test_g60_an_adapter_that_is_asked_for_is_refused(server: RunningServer) -> None:
+    """A cached prefix of the model alone would be another text's: none is applied, and none is ignored."""
+    for name in ("lora_request", "lora", "adapter_id"):
+        error = server.refused(COMPLETIONS_PATH, {"prompt": "a", name: "a"})
+        assert (error["code"], error["param"]) == ("unknown_field", name)
+
+
 def test_another_model_is_404(client: openai.OpenAI, server: RunningServer) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         client.completions.create(model="gpt-9", prompt="a")

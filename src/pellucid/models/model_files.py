@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pellucid.config import ModelConfig, Quantization
-from pellucid.errors import ModelFileError
+from pellucid.errors import ModelFileError, UnsupportedModelError
 from pellucid.formats.gguf import GGUFFile
 from pellucid.formats.gguf_split import open_gguf
 from pellucid.models.loading import pack_model, read_config, read_folder_config
@@ -133,6 +133,10 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
 
 def _open_gguf(path: Path) -> ModelFiles:
     file: GGUFFile = open_gguf(path)
+    if file.metadata.get("general.type") == "adapter":
+        raise UnsupportedModelError(
+            f"{path.name} is an adapter, not a model, and adapters are not applied: merge it into its model first"
+        )
     form, config = read_config(file)
 
     def vocabulary() -> Vocabulary:
