@@ -185,6 +185,14 @@ class TestSentencePiece:
         ids = Tokenizer.from_gguf(metadata).encode("hello", add_special_tokens=False)
         assert len(ids) == 2
 
+    def test_a_piece_whose_text_an_unused_token_has_too_is_still_found(self) -> None:
+        metadata = sentencepiece_metadata()
+        plain = Tokenizer.from_gguf(metadata).encode("hello")
+        metadata["tokenizer.ggml.tokens"].append("▁hello")
+        metadata["tokenizer.ggml.token_type"].append(UNUSED)
+        metadata["tokenizer.ggml.scores"].append(0.0)
+        assert Tokenizer.from_gguf(metadata).encode("hello") == plain
+
     def test_user_defined_runs_of_spaces_whichever_way_they_are_spelled(self) -> None:
         for spelling in ("  ", "▁▁"):
             tokenizer = sentencepiece(user_defined=(spelling,), add_space_prefix=False)

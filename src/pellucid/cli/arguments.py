@@ -12,7 +12,6 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union
 
@@ -206,7 +205,7 @@ def label(parameter: Parameter) -> str:
         return parameter.info.metavar
     if isinstance(parameter.info, Argument):
         return parameter.name.upper()
-    return {int: "N", float: "NUMBER", Path: "FILE"}.get(parameter.type, "TEXT")
+    return {"int": "N", "float": "NUMBER", "Path": "FILE"}.get(parameter.type.__name__, "TEXT")
 
 
 def _parameter(parameter: inspect.Parameter) -> Parameter:

@@ -126,13 +126,18 @@ class GGUFTensor:
 
         `data` stays valid: touching it reads the file again. Does nothing where the system has no such call.
         """
-        advise = getattr(mmap, "MADV_DONTNEED", None)
-        start = -(-self.offset // mmap.PAGESIZE) * mmap.PAGESIZE
-        end = (self.offset + self.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if advise is not None and end > start:
-            # Only advice: a system that refuses it costs memory, not correctness.
-            with suppress(OSError):
-                self.mapping.madvise(advise, start, end - start)
+        _drop_pages(self.mapping, self.offset, self.offset + self.nbytes)
+
+
+def _drop_pages(mapping: mmap.mmap, start: int, end: int) -> None:
+    """The whole pages between two places; they are read again where they are touched."""
+    advise = getattr(mmap, "MADV_DONTNEED", None)
+    start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = end // mmap.PAGESIZE * mmap.PAGESIZE
+    if advise is not None and end > start:
+        # Only advice: a system that refuses it costs memory, not correctness.
+        with suppress(OSError):
+            mapping.madvise(advise, start, end - start)
 
 
 class GGUFFile:
@@ -240,6 +245,7 @@ class _Reader:
         alignment = self.check_alignment(metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT))
         infos = [self.read_tensor_info(index, tensor_count, alignment) for index in range(tensor_count)]
         data_offset = -(-self.position // alignment) * alignment
+        _drop_pages(self.mapping, 0, self.position)  # a vocabulary's texts take megabytes there, and are copied
         return GGUFFile(
             self.path,
             version,

@@ -20,7 +20,10 @@ from pellucid.tokenizer.vocabulary import (
     BYTE,
     BYTE_OF_CHARACTER,
     CONTROL,
+    NORMAL,
     UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
     Vocabulary,
     check_bytes,
     is_text,
@@ -106,11 +109,13 @@ def _sentencepiece(vocabulary: Vocabulary) -> ScoreMerger:
     """SentencePiece BPE: spaces become `▁`, joins by score, what is no piece falls back to its UTF-8 bytes."""
     assert vocabulary.scores is not None  # read_vocabulary refuses a file without them
     tokens = vocabulary.tokens
+    is_one_to_one = len(vocabulary.index) == len(tokens)
     return ScoreMerger(
-        pieces=vocabulary.normal_pieces(),
+        pieces=vocabulary.index if is_one_to_one else {tokens[i]: i for i in vocabulary.ids_of_kinds(NORMAL)},
         scores=vocabulary.scores.data,
         byte_ids={int(tokens[i][3:5], 16): i for i in vocabulary.ids_of_kinds(BYTE)},
         unk_id=vocabulary.unk_id,
+        others=frozenset(vocabulary.ids_of_kinds(0, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE)),
     )
 
 

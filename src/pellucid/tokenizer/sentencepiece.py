@@ -8,7 +8,7 @@ pieces become half a million of them: see docs/decisions/014.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from pellucid.tokenizer.vocabulary import SPACE_MARK, no_token_for
 
@@ -26,14 +26,21 @@ def _before_marks(pieces: Iterable[str]) -> frozenset[str]:
 class ScoreMerger:
     """Encodes plain text by scores. `▁` stands for the space in pieces and in text.
 
-    pieces: text → id of what may come out. scores: by id, higher is joined sooner, ties from the left.
+    pieces: text → id of what may come out, but for the ids in `others` (a second table of Gemma's would be 10 MB).
+    scores: by id, higher is joined sooner, ties from the left.
     byte_ids: id of each byte's token, empty where the vocabulary has none. unk_id: for what is neither piece nor bytes.
     """
 
     def __init__(
-        self, pieces: Mapping[str, int], scores: Sequence[float], byte_ids: Mapping[int, int], unk_id: int | None
+        self,
+        pieces: Mapping[str, int],
+        scores: Sequence[float],
+        byte_ids: Mapping[int, int],
+        unk_id: int | None,
+        others: Set[int] = frozenset(),
     ) -> None:
         self._pieces = pieces
+        self._others = others
         self._scores = scores
         self._byte_ids = byte_ids
         self._unk_id = unk_id
@@ -67,13 +74,13 @@ class ScoreMerger:
     def _join(self, word: str) -> list[str]:
         """The pieces of `word` once nothing can be joined any more."""
         symbols: list[str | None] = list(word)
-        count, pieces, scores = len(word), self._pieces, self._scores
+        count, pieces, scores, others = len(word), self._pieces, self._scores, self._others
         following, preceding = list(range(1, count + 1)), list(range(-1, count - 1))
         heap: list[tuple[float, int, str]] = []
 
         def offer(left: int, joined: str) -> None:
             token_id = pieces.get(joined)
-            if token_id is not None:
+            if token_id is not None and token_id not in others:
                 heapq.heappush(heap, (-scores[token_id], left, joined))
 
         for i in range(count - 1):
@@ -99,7 +106,7 @@ class ScoreMerger:
         ids: list[int] = []
         for symbol in symbols:
             token_id = self._pieces.get(symbol)
-            if token_id is not None:
+            if token_id is not None and token_id not in self._others:
                 ids.append(token_id)
                 continue
             data = symbol.encode()

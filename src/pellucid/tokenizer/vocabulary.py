@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Literal
@@ -102,7 +102,7 @@ class Vocabulary:
     pre_tokenizer: PreTokenizer
     tokens: list[str]
     index: dict[str, int]
-    kinds: list[int]
+    kinds: MutableSequence[int]
     scores: np.ndarray[Any, np.dtype[np.float32]] | None
     merges: list[str] | None
     bos_id: int | None
@@ -131,12 +131,6 @@ class Vocabulary:
             pieces.pop(self.tokens[token_id], None)
         return pieces
 
-    def normal_pieces(self) -> dict[str, int]:
-        """Text to id of all tokens of the kind NORMAL."""
-        if len(self.index) == len(self.tokens):
-            return self.pieces_without(UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE, 0)
-        return {self.tokens[i]: i for i in self.ids_of_kinds(NORMAL)}
-
     def difference(self, other: Vocabulary) -> str | None:
         """The first thing that keeps the other's ids from meaning the same, in words; None when they do."""
         if self.model != other.model:
@@ -149,7 +143,7 @@ class Vocabulary:
         return None
 
 
-def _ids_of_kinds(all_kinds: list[int], *kinds: int) -> list[int]:
+def _ids_of_kinds(all_kinds: MutableSequence[int], *kinds: int) -> list[int]:
     wanted = np.zeros(256, np.bool_)
     wanted[list(kinds)] = True
     ids: list[int] = np.flatnonzero(wanted[np.frombuffer(bytes(all_kinds), np.uint8)]).tolist()
@@ -292,14 +286,13 @@ def _tokens(metadata: Mapping[str, Any]) -> list[str]:
     return list(tokens)
 
 
-def _kinds(metadata: Mapping[str, Any], count: int) -> list[int]:
+def _kinds(metadata: Mapping[str, Any], count: int) -> bytearray:
     kinds = _per_token(metadata, "tokenizer.ggml.token_type", count)
     if kinds is None:
-        return [NORMAL] * count
+        return bytearray([NORMAL]) * count
     if kinds.dtype.kind not in "iu" or int(kinds.min()) < 0 or int(kinds.max()) > BYTE:
         raise ModelFileError(f"tokenizer.ggml.token_type is {shown(kinds)}, but must be whole numbers from 0 to {BYTE}")
-    listed: list[int] = kinds.tolist()
-    return listed
+    return bytearray(kinds.astype(np.uint8).tobytes())
 
 
 def _per_token(metadata: Mapping[str, Any], key: str, count: int) -> np.ndarray[Any, np.dtype[Any]] | None:
@@ -316,7 +309,7 @@ def _per_token(metadata: Mapping[str, Any], key: str, count: int) -> np.ndarray[
     return array
 
 
-def _check_byte_tokens(tokens: list[str], kinds: list[int]) -> None:
+def _check_byte_tokens(tokens: list[str], kinds: MutableSequence[int]) -> None:
     for token in map(tokens.__getitem__, _ids_of_kinds(kinds, BYTE)):
         if re.fullmatch("<0x[0-9A-Fa-f]{2}>", token) is None:
             raise ModelFileError(f"tokenizer.ggml.tokens has the byte token {token!r}; it must look like <0x0A>")
@@ -372,7 +365,7 @@ _PHI3_KEEPS_SPACE_AFTER = ("<unk>", "<s>", "<|endoftext|>")
 class _SpecialIds:
     """Reads `tokenizer.ggml.*_token_id`, refusing ids outside the vocabulary."""
 
-    def __init__(self, metadata: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> None:
+    def __init__(self, metadata: Mapping[str, Any], tokens: list[str], kinds: MutableSequence[int]) -> None:
         self._metadata, self._tokens, self._kinds = metadata, tokens, kinds
 
     def read(self, name: str, default: int | None) -> int | None:
@@ -394,7 +387,11 @@ class _SpecialIds:
 
 
 def _end_ids(
-    metadata: Mapping[str, Any], ids: _SpecialIds, index: dict[str, int], kinds: list[int], eos_id: int | None
+    metadata: Mapping[str, Any],
+    ids: _SpecialIds,
+    index: dict[str, int],
+    kinds: MutableSequence[int],
+    eos_id: int | None,
 ) -> frozenset[int]:
     """Every id that ends generation: those the file names and those known by their text.
 
@@ -409,7 +406,7 @@ def _end_ids(
     return frozenset(named | known_end_ids(index, kinds))
 
 
-def known_end_ids(index: Mapping[str, int], kinds: list[int]) -> set[int]:
+def known_end_ids(index: Mapping[str, int], kinds: MutableSequence[int]) -> set[int]:
     """The end tokens known by their text; they become CONTROL in `kinds`."""
     known = {text: index[text] for text in END_TEXTS if text in index}
     # In the harmony format `<|end|>` closes a message, not the answer (also solar-open).
@@ -427,7 +424,7 @@ def known_end_ids(index: Mapping[str, int], kinds: list[int]) -> set[int]:
     return ends
 
 
-def _matching(metadata: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> dict[int, Matching]:
+def _matching(metadata: Mapping[str, Any], tokens: list[str], kinds: MutableSequence[int]) -> dict[int, Matching]:
     # Phi-3's added tokens swallow the white space after them; GGUF has no field for that, so llama.cpp goes by name.
     name = _text(metadata, "general.name").lower()
     if metadata.get("tokenizer.ggml.model") != "llama" or ("phi-3" not in name and "phi3" not in name):
