@@ -53,8 +53,7 @@ class Mailbox(Generic[Mail]):
 
     def _answer(self) -> None:
         assert self._bell is not None
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+        os.eventfd_read(self._bell)
         self._open_all()
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
