@@ -76,6 +76,8 @@ class Request:
     """Whose request it is; clients of equal priority get equal shares."""
     turn: int = 0
     """Its place among those of its priority, given by the scheduler when it comes (engine/fairness.py); 0 before."""
+    is_overdue: bool = False
+    """Whether the scheduler has put it before all priorities, because so many that came later went first."""
     logits_processors: tuple[LogitsProcessor, ...] = ()
     constraint: TokenConstraint | None = None
     """The shape its answer must have, advanced by its output: recomputation keeps both."""
@@ -99,9 +101,14 @@ class Request:
     finish_reason: FinishReason | None = None
 
     @property
-    def order(self) -> tuple[int, int, int, int, int]:
-        """Who is served first: answers before what only fills the cache, by priority, then by turn, then by arrival."""
-        return (self.prefill_only, self.priority, self.turn, self.arrival, self.sample_index)
+    def order(self) -> tuple[int, int, int, int, int, int]:
+        """Who is served first: answers before what only fills the cache, by priority, then by turn, then by arrival.
+
+        What was overtaken too often comes before all priorities.
+        """
+        if self.is_overdue:
+            return (self.prefill_only, 0, 0, 0, self.arrival, self.sample_index)
+        return (self.prefill_only, 1, self.priority, self.turn, self.arrival, self.sample_index)
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -115,3 +115,42 @@ def test_the_default_model_warm_from_a_file(smollm2_path: Path, tmp_path: Path) 
     assert cold.num_cached_tokens == 0
     assert (warm.num_cached_tokens or 0) >= 64
     assert warm.outputs[0].logprobs == cold.outputs[0].logprobs
+
+
+def test_a_cache_of_other_settings_is_kept_aside_once(tmp_path: Path) -> None:
+    path, aside = tmp_path / "cache", tmp_path / "cache.old"
+    with LLM.from_engine(engine(path)) as llm:
+        llm.generate(PROMPT, PARAMS)
+    first = path.read_bytes()
+    with pytest.warns(PellucidWarning, match=r"this file is kept as .*cache\.old"):
+        llm = LLM.from_engine(engine(path, kv_cache_dtype="float32"))
+    assert path.read_bytes() == first
+    llm.save_kv_cache()
+    second = path.read_bytes()
+    assert (aside.read_bytes(), second != first) == (first, True)
+    llm.generate(PROMPT, PARAMS)
+    llm.close()
+    assert aside.read_bytes() == first, "its own file is no other's"
+    assert path.read_bytes() != second
+
+
+@pytest.mark.parametrize("content", [b"GGUF and a model", b"P", b"notes\n"])
+def test_what_is_no_cache_is_never_replaced(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(InvalidParameterError, match="is no saved KV cache, and saving one would replace it"):
+        engine(path)
+    with pytest.raises(InvalidParameterError, match="is no saved KV cache"):
+        LLMEngine.from_args(EngineArgs(model="/there/is/none.gguf", kv_cache_save=str(path)))
+    assert path.read_bytes() == content
+    with pytest.raises(InvalidParameterError, match="cannot be read: Is a directory"):
+        engine(tmp_path)
+
+
+def test_an_empty_file_is_a_new_cache(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    path.touch()
+    with LLM.from_engine(engine(path)) as llm:
+        llm.generate(PROMPT, PARAMS)
+    assert path.stat().st_size > 0
+    assert not (tmp_path / "cache.old").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pellucid.engine.fairness import MAX_OVERTAKING
 from pellucid.engine.scheduler import Scheduler, SchedulerOutput
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.request import Request, RequestStatus
@@ -113,6 +114,39 @@ def test_priority_comes_before_arrival() -> None:
     add(scheduler, 0, 3, priority=1)
     add(scheduler, 1, 3, priority=0)
     assert set(step(scheduler)) == {1}
+
+
+def under_load(low_priority: list[int], num_steps: int) -> list[int]:
+    """Keys in the order in which they start, where two urgent requests more than fit come with every step."""
+    scheduler = make_scheduler(num_blocks=40, max_num_seqs=2)
+    for key, priority in enumerate(low_priority):
+        add(scheduler, key, 40, priority=priority)
+    started: list[int] = []
+    for number in range(num_steps):
+        for more in range(2):
+            add(scheduler, 1000 + 2 * number + more, 3, priority=-(2**31) + 1)
+        output = scheduler.schedule()
+        started += [request.key for request in output.admitted]
+        complete(scheduler, output)
+        for request in [one for one in scheduler.running if one.output_token_ids]:
+            scheduler.finish(request, "stop")
+    scheduler.kv.check_integrity()
+    return started
+
+
+def test_priorities_delay_and_do_not_starve() -> None:
+    started = under_load([5, 2**31 - 1], 300)
+    places = [started.index(key) for key in (0, 1)]
+    assert places == sorted(places)
+    assert places[0] <= MAX_OVERTAKING + 2
+    assert places[1] <= 2 * (MAX_OVERTAKING + 2)
+
+
+def test_a_crowd_of_low_priority_does_not_turn_the_order_round() -> None:
+    started = under_load([1] * 200, 400)
+    urgent = sum(key >= 1000 for key in started)
+    assert len(started) - urgent >= 3, "they are served"
+    assert urgent >= MAX_OVERTAKING * (len(started) - urgent)
 
 
 def test_a_step_that_was_not_completed_is_scheduled_again() -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pellucid.config import EngineArgs
@@ -110,6 +111,10 @@ class LLMEngine:
         from pellucid.engine.loading import load_draft_model, load_parts
 
         args = args or EngineArgs()
+        if args.kv_cache_save is not None:
+            from pellucid.kv_cache.saved import check_is_ours
+
+            check_is_ours(Path(args.kv_cache_save))  # a mistyped name is told before the model is loaded
         model, tokenizer = load_parts(args, progress)
         return cls(model, tokenizer, args, draft_model=load_draft_model(args, model, tokenizer, progress))
 

@@ -17,7 +17,7 @@ from pellucid.config import EngineArgs, ModelConfig
 from pellucid.errors import KVCacheFileError
 from pellucid.forward_batch import ForwardBatch
 from pellucid.kv_cache.manager import KVCacheManager
-from pellucid.kv_cache.saved import load_cache, save_cache
+from pellucid.kv_cache.saved import check_is_ours, load_cache, save_cache
 from pellucid.kv_cache.storage import KVCacheStorage
 
 _PROBE_TOKENS = 48
@@ -36,29 +36,35 @@ class EngineLike(Protocol):
 
 
 class SavedCache:
-    """The file of one engine."""
+    """The file of one engine. A file that this engine cannot use is kept as FILE.old when its own is saved."""
 
     def __init__(self, engine: EngineLike, path: str) -> None:
+        """Raises `InvalidParameterError` where the file is there and is no saved cache."""
         self._engine = engine
         self._path = Path(path)
+        check_is_ours(self._path)
+        self._aside: Path | None = None
         self._settings: dict[str, str] | None = None
         self.note: str | None = None
         """Why the file was not used; None when it was, or when there was none."""
 
     def load(self) -> int:
         """Take what the file has; gives back the number of blocks. A file that cannot be used leaves a `note`."""
-        if not self._path.exists():
+        if not self._path.exists() or self._path.stat().st_size == 0:
             return 0
         engine = self._engine
         try:
             return load_cache(self._path, engine.kv, engine.storage, self._known_settings(), engine.config.vocab_size)
         except KVCacheFileError as error:
-            self.note = str(error)
+            self._aside = self._path.with_name(f"{self._path.name}.old")
+            self.note = f"{error}; when a new one is saved, this file is kept as {self._aside}"
             return 0
 
     def save(self) -> int:
         """Write what is cached now; gives back the number of blocks. Raises `KVCacheFileError`."""
-        return save_cache(self._path, self._engine.kv, self._engine.storage, self._known_settings())
+        saved = save_cache(self._path, self._engine.kv, self._engine.storage, self._known_settings(), self._aside)
+        self._aside = None
+        return saved
 
     def _known_settings(self) -> dict[str, str]:
         if self._settings is None:

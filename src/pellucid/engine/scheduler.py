@@ -19,8 +19,8 @@ caching only those n have a cache key, of their own, and it is forgotten with th
 Why this always ends: the oldest request (the least `Request.order`) can take the blocks of all others, and the pool
 holds at least one request of max_model_len; at least half of what prompts get, and never less than LEAST_CHUNK tokens
 or the whole budget where that is smaller, is the oldest prompt's. So the oldest always advances, finishes, and makes
-the next one the oldest. Orders never change, and only finitely many that come later are put before a request of the
-same priority (fairness.py).
+the next one the oldest. Only finitely many that come later are put before a request, whatever its priority
+(fairness.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pellucid.config import EngineArgs
-from pellucid.engine.fairness import FairOrder
+from pellucid.engine.fairness import FairOrder, Overtaking
 from pellucid.engine.step_pace import BACKGROUND_DIVISOR, LEAST_CHUNK, StepLoad, StepPace
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.outputs import FinishReason
@@ -164,6 +164,7 @@ class Scheduler:
         self.is_shared = False
         """Whether others may hold blocks of the pool for a while (engine/jobs.py)."""
         self._fair = FairOrder()
+        self._overtaking = Overtaking()
         self.num_preemptions = 0
         self.num_queried_tokens = 0
         """Prompt tokens that were looked up in the prefix cache, once for a prompt …"""
@@ -198,6 +199,8 @@ class Scheduler:
             is_tight |= self._advance_prompts(step, room, prompts)
             if self.waiting and not is_tight:
                 self._admit(step, room, admitted)
+                for request in admitted:
+                    self._note_overtaking(request)
             if background:
                 room.begin_background()
                 for request in background:
@@ -375,6 +378,11 @@ class Scheduler:
             self.waiting.remove(request)
             admitted.append(request)
 
+    def _note_overtaking(self, admitted: Request) -> None:
+        pending = [*self.waiting, *(one for one in self.running if one.num_tokens - one.num_computed_tokens > 1)]
+        if self._overtaking.note(admitted, pending):
+            self.waiting.sort(key=_order)
+
     def _start(self, step: dict[int, ScheduledRequest], room: _Room, request: Request, cached: list[int]) -> bool:
         """Let a waiting request run from what the cache has on; False, and no change, when there is no time left."""
         if request.prefill_only:
@@ -479,5 +487,5 @@ def _most_tokens(request: Request) -> int:
     return request.num_tokens if request.prefill_only else request.num_prompt_tokens + request.max_output_tokens
 
 
-def _order(request: Request) -> tuple[int, int, int, int, int]:
+def _order(request: Request) -> tuple[int, int, int, int, int, int]:
     return request.order

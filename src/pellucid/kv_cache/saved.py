@@ -21,19 +21,44 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pellucid.errors import KVCacheFileError
+from pellucid.errors import InvalidParameterError, KVCacheFileError
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.storage import KVCacheStorage
 
 MAGIC = b"PELLKV\x00\x01"
+"""The last byte is the version."""
 MAX_HEADER_BYTES = 16 << 20
 _PREFIX = struct.Struct("<8sI")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-def save_cache(path: Path, kv: KVCacheManager, storage: KVCacheStorage, settings: Mapping[str, str]) -> int:
+def check_is_ours(path: Path) -> None:
+    """Raise `InvalidParameterError` where the path is taken by something that is no saved cache, of whatever version.
+
+    A cache is going to be written there: a mistyped name must not cost anybody a file. An empty file is nobody's loss.
+    """
+    try:
+        with open(path, "rb") as file:
+            start = file.read(len(MAGIC) - 1)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InvalidParameterError(
+            "kv_cache_save", f"kv_cache_save: {path} cannot be read: {error.strerror}"
+        ) from None
+    if start not in (b"", MAGIC[:-1]):
+        raise InvalidParameterError(
+            "kv_cache_save",
+            f"kv_cache_save: {path} is no saved KV cache, and saving one would replace it: name another file",
+        )
+
+
+def save_cache(
+    path: Path, kv: KVCacheManager, storage: KVCacheStorage, settings: Mapping[str, str], aside: Path | None = None
+) -> int:
     """Write every cached block; gives back how many. The file is there whole, or as it was before.
 
+    aside: where the file goes that is there now; None: it is replaced.
     Nobody but its owner can read the file: it holds what was asked and answered. Raises `KVCacheFileError` where it
     cannot be written.
     """
@@ -61,6 +86,8 @@ def save_cache(path: Path, kv: KVCacheManager, storage: KVCacheStorage, settings
             file.write(digest.digest())
             file.flush()
             os.fsync(file.fileno())
+        if aside is not None and path.exists():
+            os.replace(path, aside)
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
