@@ -8,14 +8,23 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.registry import OURS
+from benchmarks.peers.registry import FAST, OURS
 from benchmarks.scenarios import FIGURES
+from pellucid.config import PRECISION_KL
 
 MACHINE, BANDWIDTH = "machine", "bandwidth"
 """Engine and figure of the read bandwidth (GB/s, 2 MiB pages, all threads) measured among the rounds of `decode-1`."""
 
 FAR_KL = 0.1
 """Nats; rounding activations to 8 bits costs about 3e-3, so an engine above this computes something else."""
+
+
+def price(engine: str, measured: float | None = None) -> str:
+    """What stands behind an engine's name in a table: the mean KL of fast prompts, of the same run if it has one."""
+    if engine != FAST:
+        return ""
+    known = f"{PRECISION_KL['fast']} on the default model"
+    return f" (mean KL {known if measured is None else f'{measured:.1e}'})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +115,7 @@ class Results:
             "benchmark": "run",
             "cpu": self.machine.get("cpu"),
             "threads": self.settings.get("threads"),
+            "precision_mean_kl": PRECISION_KL,
             "models": {
                 model: {
                     figure: {

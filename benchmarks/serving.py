@@ -27,11 +27,13 @@ from benchmarks import machine, processor
 from benchmarks.environments import find_all
 from benchmarks.peers.registry import OURS, PEERS
 from benchmarks.peers.serving import COMMANDS, MODEL, Server, ServerError, extra_body
+from benchmarks.results import price
 from benchmarks.run import DEFAULT_OUT, PeerPython, count, list_of
 from benchmarks.serving_overhead import OVERHEAD, OVERHEAD_FIGURES, measure_overhead
 from benchmarks.serving_scenarios import FIGURES, SCENARIOS, ScenarioError, Sizes
 from pellucid.cli.load.client import Target
 from pellucid.cli.load.driver import new_client
+from pellucid.config import PRECISION_KL
 
 TIMEOUT = 600.0
 
@@ -71,7 +73,7 @@ class Run:
     def table(self) -> str:
         """Markdown: a row for each figure, a column for each server, × where pellucid is compared."""
         servers = list(dict.fromkeys(name for by_server in self.values.values() for name in by_server))
-        lines = ["| | " + " | ".join(servers) + " |", "|---|" + "---:|" * len(servers)]
+        lines = ["| | " + " | ".join(name + price(name) for name in servers) + " |", "|---|" + "---:|" * len(servers)]
         for figure, (title, unit, _) in {**FIGURES, **OVERHEAD_FIGURES}.items():
             if figure not in self.values:
                 continue
@@ -116,9 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(run.table())
     medians = {f: {name: run.median(f, name) for name in by_server} for f, by_server in run.values.items()}
     ratios = {f: {n: run.ratio(f, n) for n in by if n != OURS} for f, by in run.values.items() if f in FIGURES}
-    print(
-        json.dumps({"benchmark": "serving", "medians": medians, "ratios": ratios, "results": str(out / "serving.json")})
-    )
+    figures = {"medians": medians, "ratios": ratios, "precision_mean_kl": PRECISION_KL}
+    print(json.dumps({"benchmark": "serving", **figures, "results": str(out / "serving.json")}))
     return 0 if run.values else 1
 
 

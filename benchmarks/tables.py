@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.peers.registry import OURS, PEERS
-from benchmarks.results import BANDWIDTH, FAR_KL, MACHINE, Results
+from benchmarks.results import BANDWIDTH, FAR_KL, MACHINE, Results, price
 from benchmarks.scenarios import FIGURES
 
 RATE_TITLES = {
@@ -85,7 +85,10 @@ def _figures(results: Results, model: str) -> str:
             f" † Its answers are not those of the model (mean KL above {FAR_KL} nats), so it is not counted as best."
         )
     file = results.models[model]["file"]
-    labels = [PEERS[name].label + (" †" if name in far else "") for name in engines]
+    labels = [
+        PEERS[name].label + (" †" if name in far else "") + price(name, results.median(model, name, "mean-kl"))
+        for name in engines
+    ]
     return f"### {model} ({file})\n\n{note}\n\n" + _table(["", *labels], rows)
 
 

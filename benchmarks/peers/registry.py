@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PEERS_FOLDER = Path(__file__).resolve().parent
-OURS = "pellucid"
-"""The engine that ratios are against."""
+OURS, FAST = "pellucid", "pellucid-fast"
+"""The engine that ratios are against, and the same with `--precision fast`, whose speed has a price in fidelity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Peer:
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
-        Peer("pellucid", "pellucid", "pellucid", "pellucid", is_ours=True),
+        Peer(OURS, "pellucid", "pellucid", "pellucid", is_ours=True),
         Peer(
-            "pellucid-fast",
+            FAST,
             "pellucid --precision fast",
             "pellucid",
             "pellucid",

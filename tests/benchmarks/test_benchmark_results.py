@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import charts, tables
 from benchmarks.results import BANDWIDTH, MACHINE, Measurement, Results
+from pellucid.config import PRECISION_KL
 
 MODEL = "tiny:1m"
 
@@ -100,6 +101,17 @@ def test_tables_say_what_was_found() -> None:
     for table in (part for part in text.split("\n\n") if part.startswith("|")):
         bars = {line.replace("\\|", "").count("|") for line in table.strip().splitlines()}
         assert len(bars) == 1
+
+
+def test_the_price_of_fast_prompts_stands_beside_their_speed() -> None:
+    results = made()
+    results.engines["pellucid-fast"] = {"version": "1"}
+    results.measurements.append(Measurement(MODEL, "pellucid-fast", "prefill-512", 0, 150.0))
+    head = f"pellucid --precision fast (mean KL {PRECISION_KL['fast']} on the default model) |"
+    assert head in tables.markdown(results)
+    assert results.summary()["precision_mean_kl"] == PRECISION_KL
+    results.measurements.append(Measurement(MODEL, "pellucid-fast", "mean-kl", 0, 0.0017))
+    assert "| pellucid --precision fast (mean KL 1.7e-03) |" in tables.markdown(results)
 
 
 def test_the_chart_is_well_formed_and_names_the_ratios() -> None:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from benchmarks import serving
-from benchmarks.peers.registry import OURS, PEERS
+from benchmarks.peers.registry import FAST, OURS, PEERS
 from benchmarks.peers.serving import COMMANDS, Server, Start, extra_body
 from benchmarks.serving_overhead import OVERHEAD_FIGURES
 from benchmarks.serving_scenarios import FIGURES, SCENARIOS, ScenarioError, Sizes
 from pellucid.cli.load.client import Target
 from pellucid.cli.load.driver import new_client
+from pellucid.config import PRECISION_KL
 
 TINY = Sizes(3, 2, 20, 8, 100, 2, 3, 150, 200, 20, 1)
 
@@ -60,6 +61,8 @@ def test_ratios_are_of_the_same_rounds_and_above_one_is_ahead(tmp_path: Path) ->
     assert run.ratio("chat-16-tokens", "llama-cpp-python") == 3.0
     assert run.ratio("chat-16-ttft-p95", "llama-cpp-python") == 2.5
     assert "100 | 50 (3.00 ×)" in run.table()
+    run.add(FAST, 0, {"chat-16-tokens": 400.0})
+    assert f"| | {OURS} | llama-cpp-python | {FAST} (mean KL {PRECISION_KL['fast']} on" in run.table()
 
 
 def test_a_server_that_does_not_start_or_answer_is_said(tmp_path: Path) -> None:

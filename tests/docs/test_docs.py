@@ -116,6 +116,13 @@ def test_flags_that_are_named_exist(document: Path) -> None:
     assert mentioned <= known
 
 
+@each_document
+def test_tables_with_a_column_of_fast_prompts_name_their_price(document: Path) -> None:
+    for line in prose(document).splitlines():
+        if line.startswith("|") and re.search(r"\|[^|]*--precision fast[^|]*\|", line):
+            assert re.search(r"KL|\de-\d", line), line
+
+
 @pytest.mark.parametrize("readme", READMES, ids=named)
 def test_the_readme_has_exactly_two_set_up_commands(readme: Path) -> None:
     assert [body.strip() for _, _, language, body in fences(readme) if language == "bash"] == SETUP_COMMANDS
