@@ -26,6 +26,23 @@ THINKING = (
     QWEN_LIKE.removesuffix("{% endif %}") + "{% if enable_thinking is not defined %}<think>\n{% endif %}{% endif %}"
 )
 """The generation prompt opens the reasoning itself."""
+HARMONY = (
+    "{% for t in tools or [] %}<|start|>developer<|message|>{{ t | tojson }}<|end|>{% endfor %}"
+    "{% for m in messages %}{% if m.role == 'tool' %}"
+    "<|start|>functions.{{ last.name }} to=assistant<|channel|>commentary"
+    "<|message|>{{ m.content }}<|end|>"
+    "{% elif m.role != 'assistant' %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>"
+    "{% elif m.tool_calls %}{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}"
+    "{% if m.thinking or m.content %}"
+    "<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking or m.content }}<|end|>"
+    "{% endif %}{% set f = m.tool_calls[0].function %}{% set last.name = f.name %}"
+    "<|start|>assistant to=functions.{{ f.name }}"
+    "<|channel|>commentary json<|message|>{{ f.arguments | tojson }}<|call|>"
+    "{% else %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant:<|start|>assistant{% endif %}"
+)
+HARMONY = "{% set last = namespace(name='') %}{% set effort = reasoning_effort or 'medium' %}" + HARMONY
+"""Its demands on the history are those of gpt-oss: one call in a message, not both a text and `thinking` beside it."""
 BEGIN, END = "SAY[[", "]]END"
 
 
@@ -63,7 +80,7 @@ def _next_token(tokens: list[int]) -> int:
     script = prompt.rpartition(BEGIN)[2].partition(END)[0].encode()
     turn = bytes(t if t < 256 else 0 for t in tokens[last + 1 :])
     said = len(turn) - len(b"assistant:")
-    for opening in (b"<think></think>", b"<think>\n"):
+    for opening in (b"<think></think>", b"<think>\n", b"<|start|>assistant"):
         if turn[len(b"assistant:") :].startswith(opening) and not script.startswith(opening):
             said -= len(opening)
     return script[said] if 0 <= said < len(script) else mock_model.EOS

@@ -18,7 +18,7 @@ from pellucid.server.output.reasoning import ReasoningMarks
 from pellucid.server.tools import ToolUse
 from pellucid.structured_outputs import MAX_GRAMMAR_CHARS, NAME, StructuredOutputsParams
 
-_TEXT = "/(.|\\n)*/"
+TEXT = "/(.|\\n)*/"
 _SPACE = "/[ \\n]{0,4}/"
 _TEXT_OF_NO_CALL = "/[^{ \\n](.|\\n)*/"
 """In families whose calls have no mark: text that does not begin as one."""
@@ -60,8 +60,8 @@ class AnswerGrammar:
     def up_to(self, name: str, mark: str) -> str:
         """A rule for any text that ends with its first mark."""
         if mark in self._controls:
-            return self.add(name, f"{_TEXT} {self.written(mark)}")
-        return self.add(name, _TEXT, f"[suffix={literal(mark)}]")
+            return self.add(name, f"{TEXT} {self.written(mark)}")
+        return self.add(name, TEXT, f"[suffix={literal(mark)}]")
 
     def after_reasoning(self, marks: ReasoningMarks | None, is_open: bool, answer: str) -> str:
         """An answer that the model may reason before, or goes on reasoning before."""
@@ -92,7 +92,7 @@ class AnswerGrammar:
         call = self._call(use, family, names, False, mark)
         if family.form.head:
             call = self._list(call, use, family.form, mark)
-        before, rest = self.up_to("before", mark), self.add("rest", _TEXT)
+        before, rest = self.up_to("before", mark), self.add("rest", TEXT)
         return f"({before} {call})* {rest}" if use.parallel else f"{before} {call} | {rest}"
 
     def _call(self, use: ToolUse, family: ToolFamily, names: tuple[str, ...], is_strict: bool, begun: str = "") -> str:
@@ -110,14 +110,16 @@ class AnswerGrammar:
         return self.add("call", " ".join(filter(None, parts)))
 
     def _json(self, tool: int, function: Mapping[str, Any], schema: Mapping[str, Any], family: ToolFamily) -> str:
-        head = f'{{"name": {json.dumps(function["name"])}, "{family.arguments_key}": '
+        head, foot = f'{{"name": {json.dumps(function["name"])}, "{family.arguments_key}": ', "}"
+        if family.around_arguments is not None:
+            head, foot = (part.replace("{name}", function["name"]) for part in family.around_arguments)
         arguments = self.add(f"arguments_{tool}", _json_rule({"type": "object", **schema}, tool))
-        return f"{self.written(head)} {arguments} {literal('}')}"
+        return " ".join(filter(None, (self.written(head), arguments, self.written(foot))))
 
     def _xml(self, tool: int, function: Mapping[str, Any], schema: Mapping[str, Any], _: ToolFamily) -> str:
         parts = [literal(f"<function={function['name']}>\n")]
         if not schema:
-            value = self.add(f"value_{tool}", _TEXT, f"[suffix={literal('</parameter>')}]")
+            value = self.add(f"value_{tool}", TEXT, f"[suffix={literal('</parameter>')}]")
             parts.append(f'("<parameter=" /[^<>\\n]{{1,64}}/ ">" {value} "\\n")*')
         for index, (key, value) in enumerate((schema.get("properties") or {}).items()):
             rule = self._xml_value(f"value_{tool}_{index}", tool, value, schema, bool(function.get("strict")))
@@ -137,7 +139,7 @@ class AnswerGrammar:
             place = f"tools[{tool}].function.parameters"
             unlike = ", ".join(sorted(set(value) - _STRING_NOTES))
             raise refused(place, f"{place} has a string with {unlike}: this model writes strings as text, without it")
-        return self.add(rule, _TEXT, f"[suffix={literal(_END_PARAMETER)}]")
+        return self.add(rule, TEXT, f"[suffix={literal(_END_PARAMETER)}]")
 
 
 def answer_grammar(
@@ -159,13 +161,13 @@ def answer_grammar(
     if use is None or family is None:
         if shape is None or (marks is None and not is_open):
             return shape
-        answer = _shape(grammar, shape, is_open)
+        answer = shape_rule(grammar, shape, is_open)
         if answer is None:
             return shape
     elif use.required is not None:
         answer = grammar.calls(use, family, use.required, is_strict=True)
     elif shape is not None:
-        answer = _shape(grammar, shape, True) or ""
+        answer = shape_rule(grammar, shape, True) or ""
         answer = f"({grammar.calls(use, family, tuple(use.schemas), is_strict=True)} | {answer})"
     elif use.strict:
         grammar.add("start", grammar.text_with_calls(use, family))
@@ -176,7 +178,7 @@ def answer_grammar(
     return StructuredOutputsParams(grammar=grammar.text())
 
 
-def _shape(grammar: AnswerGrammar, shape: StructuredOutputsParams, must: bool) -> str | None:
+def shape_rule(grammar: AnswerGrammar, shape: StructuredOutputsParams, must: bool) -> str | None:
     """The rule of a shape; a grammar of its own cannot be part of another."""
     if shape.grammar is not None:
         if must:

@@ -8,8 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 from pellucid.server.answer_grammar import answer_grammar
+from pellucid.server.harmony_grammar import harmony_grammar
 from pellucid.server.output.choice import ChoiceParser
 from pellucid.server.output.families import ToolFamily, tool_family
+from pellucid.server.output.harmony import CHANNEL, MESSAGE, HarmonyParser, num_reasoning_pieces
 from pellucid.server.output.reasoning import ReasoningMarks, ReasoningParser, reasoning_marks
 from pellucid.server.tools import ToolUse
 from pellucid.structured_outputs import StructuredOutputsParams
@@ -30,6 +32,8 @@ class ChatFormat:
     tools: ToolFamily | None
     """How calls are written; None: the template's way is not known."""
     reasoning: ReasoningMarks | None
+    writes_harmony: bool
+    """The template writes the history in the harmony format (harmony_history.py)."""
     control_marks: frozenset[str]
     """Marks that are control tokens, which texts leave out unless skip_special_tokens is false."""
 
@@ -44,9 +48,21 @@ class ChatFormat:
 
     def parser(self, use: ToolUse | None, prompt: str, going_on: str) -> ChoiceParser:
         """A parser for one answer. prompt, going_on: as `ReasoningParser` takes them."""
-        reasoning = None if self.reasoning is None else ReasoningParser(self.reasoning, prompt, going_on)
         calls = None if use is None or self.tools is None else self.tools.parser(use.schemas)
-        return ChoiceParser(reasoning, calls, parallel=use is None or use.parallel)
+        parallel = use is None or use.parallel
+        harmony = self._harmony_parser(use, prompt)
+        if harmony is not None:
+            return ChoiceParser(harmony, None if isinstance(calls, HarmonyParser) else calls, parallel=parallel)
+        reasoning = None if self.reasoning is None else ReasoningParser(self.reasoning, prompt, going_on)
+        return ChoiceParser(reasoning, calls, parallel=parallel)
+
+    def _harmony_parser(self, use: ToolUse | None, prompt: str) -> HarmonyParser | None:
+        """For answers in the harmony format; None: they are in another."""
+        splits = self.reasoning is not None and self.reasoning.is_harmony
+        calls = use is not None and self.tools is not None and self.tools.is_harmony
+        if not (splits or calls):
+            return None
+        return HarmonyParser(use.schemas if use and calls else None, splits_reasoning=splits, prompt=prompt)
 
     def shape(
         self,
@@ -57,6 +73,9 @@ class ChatFormat:
         controls: Mapping[str, int],
     ) -> StructuredOutputsParams | None:
         """What an answer must be (answer_grammar.py). prompt, going_on: as in `parser`."""
+        harmony = self._harmony_parser(use, prompt)
+        if harmony is not None:
+            return harmony_grammar(controls, harmony, self.tools, use, shape)
         is_open = self.reasoning is not None and ReasoningParser(self.reasoning, prompt, going_on).is_open
         return answer_grammar(controls, self.reasoning, is_open, self.tools, use, shape)
 
@@ -66,10 +85,12 @@ class ChatFormat:
         """How many tokens of an answer are reasoning, with the marks around it. prompt, going_on: as in `parser`."""
         if self.reasoning is None:
             return 0
-        parser = ReasoningParser(self.reasoning, prompt, going_on)
         detokenizer = IncrementalDetokenizer(
             tokenizer, skip_special_tokens=skip_special_tokens, strip_prefix_space=False
         )
+        if self.reasoning.is_harmony:
+            return num_reasoning_pieces(map(detokenizer.push, token_ids), prompt)
+        parser = ReasoningParser(self.reasoning, prompt, going_on)
         for count, token_id in enumerate(token_ids):
             if parser.is_over:
                 return count if parser.has_reasoned else 0
@@ -97,5 +118,6 @@ def _chat_format(
         variables=template_variables(template),
         tools=tool_family(tool_parser, (source, template), knows_tools),
         reasoning=reasoning_marks(reasoning_parser, template),
+        writes_harmony=CHANNEL in template and MESSAGE in template,
         control_marks=controls,
     )

@@ -12,6 +12,7 @@ from pellucid.server.api_errors import api_error
 from pellucid.server.chat_format import ChatFormat
 from pellucid.server.checks import boolean, check_inner, check_names, check_neutral, refused, same, shown
 from pellucid.server.fields import CHAT, COMPLETIONS, DEFAULT_COMPLETION_TOKENS, REASONING_EFFORTS, Endpoint
+from pellucid.server.harmony_history import harmony_history
 from pellucid.server.messages import check_messages
 from pellucid.server.output.choice import ChoiceParser
 from pellucid.server.response_format import names, parse_structured_outputs
@@ -163,6 +164,8 @@ def chat_prompt(
             "the model's way to write tool calls is not known: the server can be told with --tool-call-parser",
             "unsupported_parameter",
         )
+    if format.writes_harmony:
+        messages = harmony_history(messages)
     if not format.knows_tools:
         return messages_with_tools(messages, tools), options
     return messages, {**options, "tools": tools} if tools else options

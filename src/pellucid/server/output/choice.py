@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pellucid.server.output.events import CallArguments, CallStart, Content, Event, Parser, merged
+from pellucid.server.output.harmony import HarmonyParser
 from pellucid.server.output.tool_calls import ToolCallParser
 
 
 class ChoiceParser:
-    """Reasoning is split off first; only what comes after it is searched for calls.
+    """Reasoning is split off first; only what comes after it is searched for calls. A `HarmonyParser` does both.
 
     Without parsers everything is content. parallel: whether more than the first call is given.
     """
 
     def __init__(
-        self, reasoning: Parser | None = None, tools: ToolCallParser | None = None, *, parallel: bool = True
+        self,
+        reasoning: Parser | None = None,
+        tools: ToolCallParser | HarmonyParser | None = None,
+        *,
+        parallel: bool = True,
     ) -> None:
         self._reasoning = reasoning
         self._tools = tools

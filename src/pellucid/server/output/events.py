@@ -13,7 +13,7 @@ class Content:
 
     text: str
     at: int = 0
-    """Where it begins in what was generated, in characters."""
+    """Where it begins in what was generated, in characters; −1: it was not, it only parts two messages."""
 
 
 @dataclass(frozen=True, slots=True)

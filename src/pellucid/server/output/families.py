@@ -11,6 +11,7 @@ from typing import Any
 
 from pellucid.errors import InvalidParameterError
 from pellucid.server.output.call_readers import CallReader, JsonCallReader, NamedCallReader, XmlCallReader
+from pellucid.server.output.harmony import ASSISTANT, CHANNEL, CONSTRAIN, END, MESSAGE, START, HarmonyParser
 from pellucid.server.output.tool_calls import CallMarks, ToolCallParser
 
 Schemas = Mapping[str, Mapping[str, Any]]
@@ -59,11 +60,17 @@ class ToolFamily:
     reader: Callable[[str, Schemas], CallReader | None] = _json_reader
     arguments_key: str = "arguments"
     writes_xml: bool = False
+    around_arguments: tuple[str, str] | None = None
+    """What stands before and behind a call's arguments, with {name} in it; None: both are parts of a JSON object."""
+    is_harmony: bool = False
+    """The whole answer is in the harmony format (harmony.py)."""
     id_length: int = 24
     """Letters and digits of a call's id; with 24, OpenAI's prefix stands before them."""
 
-    def parser(self, schemas: Schemas) -> ToolCallParser:
+    def parser(self, schemas: Schemas) -> ToolCallParser | HarmonyParser:
         """A parser for one answer."""
+        if self.is_harmony:
+            return HarmonyParser(schemas.keys(), splits_reasoning=False)
         return ToolCallParser(self.marks, lambda char: self.reader(char, schemas), schemas.keys())
 
     def new_id(self) -> str:
@@ -73,8 +80,19 @@ class ToolFamily:
 
 
 _ID_CHARACTERS = string.ascii_letters + string.digits
+_HARMONY_CALL = (f"{CHANNEL}commentary to=functions.{{name}} {CONSTRAIN}json{MESSAGE}", "")
 _JSON = '{"name": "f", "arguments": {"x": 1}}'
 _FAMILIES = (
+    ToolFamily(
+        "openai",
+        CallMarks((START, CHANNEL, CONSTRAIN, MESSAGE), END),
+        (CHANNEL, MESSAGE),
+        f'{_HARMONY_CALL[0].format(name="f")}{{"x": 1}}',
+        "gpt-oss",
+        CallForm(between=f"{END}{ASSISTANT}"),
+        around_arguments=_HARMONY_CALL,
+        is_harmony=True,
+    ),
     ToolFamily(
         "qwen3_coder",
         CallMarks(("<tool_call>",), "</tool_call>"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pellucid.errors import InvalidParameterError
 from pellucid.server.output.events import Content, Event, Reasoning
+from pellucid.server.output.harmony import CHANNEL, END, MESSAGE
 from pellucid.server.output.marks import certain
 
 
@@ -18,12 +19,15 @@ class ReasoningMarks:
     close: str
     is_assumed: bool = False
     """Whether an answer begins in reasoning although neither the prompt nor the model opened it."""
+    is_harmony: bool = False
+    """The whole answer is in the harmony format (harmony.py)."""
 
 
 REASONING_PARSERS: Mapping[str, ReasoningMarks] = {
     "qwen3": ReasoningMarks("<think>", "</think>"),
     "deepseek_r1": ReasoningMarks("<think>", "</think>", is_assumed=True),
     "mistral": ReasoningMarks("[THINK]", "[/THINK]"),
+    "openai_gptoss": ReasoningMarks(f"{CHANNEL}analysis{MESSAGE}", END, is_harmony=True),
 }
 """By vLLM's names."""
 
@@ -31,6 +35,8 @@ REASONING_PARSERS: Mapping[str, ReasoningMarks] = {
 def reasoning_marks(parser: str, template: str | None) -> ReasoningMarks | None:
     """The marks for a parser's name; "auto" looks for them in the chat template. None: nothing is split off."""
     if parser == "auto":
+        if template is not None and CHANNEL in template and MESSAGE in template:
+            return REASONING_PARSERS["openai_gptoss"]
         for marks in (REASONING_PARSERS["qwen3"], REASONING_PARSERS["mistral"]):
             if template is not None and (marks.open in template or marks.close in template):
                 return marks
