@@ -14,8 +14,9 @@ from typing import NamedTuple
 import pytest
 from documents import ROOT, Example, fences, named, python_examples, tool
 
-PAGES = (ROOT / "README.md", ROOT / "docs" / "python-api.md")
-"""README.zh-CN.md has the same programs as README.md (test_docs.py)."""
+_GUIDES = ("python-api", "long-prompts", "prefix-cache", "speculation", "structured-output", "tracing")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _GUIDES))
+"""README.zh-CN.md has those of README.md (test_docs.py); serving.md's need a server (test_serving_examples.py)."""
 CONSOLES = (ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "docs" / "cli.md")
 _SAME_EVERY_TIME = re.compile(r"--temperature 0|tokenize|inspect|--top-p 1\.5")
 
@@ -29,15 +30,15 @@ class Session(NamedTuple):
 
 
 def sessions() -> Iterator[Session]:
-    seen: set[str] = set()
+    seen: set[str] = set()  # with its output: the same command may have been left behind in one document
     for document in CONSOLES:
         for _, _, language, body in fences(document):
             if language != "console" or ">>>" in body:  # a conversation at a terminal
                 continue
             for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
                 command, *output = part.splitlines()
-                if any(output) and _SAME_EVERY_TIME.search(command) and command not in seen:
-                    seen.add(command)
+                if any(output) and _SAME_EVERY_TIME.search(command) and part not in seen:
+                    seen.add(part)
                     yield Session(document, command, [line for line in output if line])
 
 
@@ -45,7 +46,14 @@ EXAMPLES = [example for page in PAGES for example in python_examples(page)]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{named(e.document)}:{e.line}")
-def test_python_example(example: Example, smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_example(
+    example: Example,
+    smollm2_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # for those that write a file
     exec(compile(example.source, str(example.document), "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
     assert tool("journey_values").agree(printed, example.output or ""), printed
