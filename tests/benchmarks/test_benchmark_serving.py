@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import sys
@@ -22,18 +21,6 @@ from pellucid.cli.load.driver import new_client
 from pellucid.config import PRECISION_KL
 
 TINY = Sizes(3, 2, 20, 8, 100, 2, 3, 150, 200, 20, 1)
-
-
-@pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = Path(__file__).parents[1] / "server" / "tiny_model.py"
-    spec = importlib.util.spec_from_file_location("tiny_model", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    written: Path = module.write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf", 8192)
-    return written
 
 
 def test_all_figures_come_out_and_the_last_line_is_json(
