@@ -41,6 +41,22 @@ HARMONY = (
     "{% else %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant:<|start|>assistant{% endif %}"
 )
+DEEPSEEK = (
+    "{% if thinking is not defined %}{% set thinking = false %}{% endif %}"
+    "{% for m in messages %}{% if m['role'] == 'system' %}{{ m['content'] }}{% endif %}{% endfor %}"
+    "{% for m in messages %}{% if m['role'] == 'user' %}"
+    "{{ '<｜User｜>' + m['content'] + '<｜Assistant｜>' }}{% endif %}"
+    "{% if m['role'] == 'assistant' and m['tool_calls'] is defined and m['tool_calls'] is not none %}"
+    "{% if m['content'] is not none %}{{ m['content'] }}{% endif %}{{ '<｜tool▁calls▁begin｜>' }}"
+    "{% for tool in m['tool_calls'] %}{{ '<｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>'"
+    " + tool['function']['arguments'] + '<｜tool▁call▁end｜>' }}{% endfor %}{{ '<｜tool▁calls▁end｜>' }}"
+    "{% elif m['role'] == 'assistant' %}{{ m['content'] }}{% endif %}"
+    "{% if m['role'] == 'tool' %}"
+    "{{ '<｜tool▁output▁begin｜>' + m['content'] + '<｜tool▁output▁end｜>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}"
+    "{% if thinking %}<s>assistant:<think>\n{% else %}</think><s>assistant:{% endif %}{% endif %}"
+)
+"""As DeepSeek-V3.1's: it has no place for tools, and joins the arguments of calls, as text, to other texts."""
 HARMONY = "{% set last = namespace(name='') %}{% set effort = reasoning_effort or 'medium' %}" + HARMONY
 """Its demands on the history are those of gpt-oss: one call in a message, not both a text and `thinking` beside it."""
 BEGIN, END = "SAY[[", "]]END"

@@ -57,6 +57,15 @@ GOOD: dict[str, list[str]] = {
         '<|tool_call|>[{"name": "g", "arguments": {}}]<|/tool_call|>',
     ],
     "mistral": ['[TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}]', '[TOOL_CALLS][{"name": "g", "arguments": {}}]'],
+    "deepseek_v3": [
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+        '{"x": 1, "s": "``` <｜tool▁call▁end｜>"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ],
+    "deepseek_v31": [
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ],
     "llama3_json": ['{"name": "f", "parameters": {"x": 1}}', '{"name": "g", "parameters": {}}'],
 }
 FAMILIES = sorted(name for name, family in TOOL_FAMILIES.items() if not family.is_harmony)

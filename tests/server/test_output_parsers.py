@@ -62,6 +62,9 @@ F = '{"name": "f", "arguments": {"x": 1}}'
 WEATHER = '{"name": "get_weather", "arguments": {"city": "Köln }] </x>"}}'
 COLOGNE = ("get_weather", {"city": "Köln }] </x>"})
 
+CALL, SEP, END, ENDS = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
+BEGIN = f"<｜tool▁calls▁begin｜>{CALL}"
+
 GOOD: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
     ("hermes", f"<tool_call>\n{F}\n</tool_call>", "", [("f", {"x": 1})]),
     ("hermes", f"I look.\n\n<tool_call>\n{F}\n</tool_call>\n", "I look.", [("f", {"x": 1})]),
@@ -93,6 +96,27 @@ GOOD: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
     ("mistral", 'A [TOOL_CALLS]f{"x": [1, {"y": 2}]}', "A", [("f", {"x": [1, {"y": 2}]})]),
     ("mistral", '[TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]f[ARGS]{"x": 2}', "", [("f", {"x": 1}), ("f", {"x": 2})]),
     ("mistral", '[TOOL_CALLS]f[CALL_ID]a1b2c3d4e[ARGS]{"x": 1}', "", [("f", {"x": 1})]),
+    ("deepseek_v31", f'{BEGIN}f{SEP}{{"x": 1}}{END}{ENDS}', "", [("f", {"x": 1})]),
+    (
+        "deepseek_v31",
+        f'I look.\n\n{BEGIN}f{SEP}{{}}{END}{CALL}get_weather{SEP}{{"city": "Köln }}] </x>"}}{END}{ENDS}',
+        "I look.",
+        [("f", {}), COLOGNE],
+    ),
+    ("deepseek_v31", f'{BEGIN}f{SEP} {{"s": "{END}{ENDS}"}}{END}{ENDS}\nDone.', "Done.", [("f", {"s": END + ENDS})]),
+    ("deepseek_v31", f'{CALL}f{SEP}{{"x": 1}}{END}', "", [("f", {"x": 1})]),  # marks around the list are missing
+    ("deepseek_v31", f'{BEGIN}a.b-c:d/e_9{SEP}{{"x": 1}}', "", [("a.b-c:d/e_9", {"x": 1})]),
+    ("deepseek_v31", f"{BEGIN}function{SEP}{{}}{END}{ENDS}", "", [("function", {})]),
+    ("deepseek_v3", f'{BEGIN}function{SEP}f\n```json\n{{"x": 1}}\n```{END}{ENDS}', "", [("f", {"x": 1})]),
+    (
+        "deepseek_v3",
+        f'A\n{BEGIN}function{SEP}f\n```json\n{{\n  "s": "```"\n}}\n```{END}\n'
+        f'{CALL}function{SEP}get_weather\n```json\n{{"city": "Köln }}] </x>"}}\n```{END}{ENDS} B',
+        "AB",
+        [("f", {"s": "```"}), COLOGNE],
+    ),
+    ("deepseek_v3", f"{BEGIN}function{SEP}a.b-c```json{{}}```{ENDS}", "", [("a.b-c", {})]),
+    ("deepseek_v3", f'{BEGIN}f{SEP}{{"x": 1}}{END}{ENDS}', "", [("f", {"x": 1})]),  # in the other's way
     ("llama3_json", '{"name": "f", "parameters": {"x": 1}}', "", [("f", {"x": 1})]),
     ("llama3_json", '<|python_tag|>{"name": "f", "parameters": {"x": 1}}', "", [("f", {"x": 1})]),
     (
@@ -142,6 +166,14 @@ def test_calls_are_found(family: str, text: str, content: str, expected: list[tu
         ("llama3_json", '{"answer": {"name": "f", "parameters": {}}}'),
         ("llama3_json", 'See {"name": "f", "parameters": {"x": 1}}'),
         ("llama3_json", "  {} "),
+        ("deepseek_v31", f"{BEGIN} and then words"),
+        ("deepseek_v31", f"{BEGIN}{END}{ENDS}"),
+        ("deepseek_v31", f"{BEGIN}f{SEP}not json{END}{ENDS}"),
+        ("deepseek_v31", f"{BEGIN}f{SEP}{END}{ENDS}"),
+        ("deepseek_v31", f"{BEGIN}f{SEP}"),
+        ("deepseek_v31", f"{BEGIN}f<b>{{}}"),
+        ("deepseek_v3", f"{BEGIN}function{SEP}f\n```python\n{{}}\n```{END}{ENDS}"),
+        ("deepseek_v3", "a <｜tool▁calls"),
         ("qwen3_coder", "<tool_call>\n<func"),
         ("qwen3_coder", "<tool_call>\n<b>bold</b>"),
     ],
@@ -169,6 +201,8 @@ def test_arguments_that_are_no_json_end_at_the_mark() -> None:
     message = read('<tool_call>{"name": "f", "arguments": {"x": [1}}</tool_call> on', "hermes")
     assert [(c.name, c.arguments) for c in message.calls] == [("f", '{"x": [1}}')]
     assert message.content == "on"
+    text = f'{BEGIN}f{SEP}{{"x": [1}}{END}{CALL}f{SEP}{{"x": 1}}{END}{ENDS}'
+    assert [c.arguments for c in read(text, "deepseek_v31").calls] == ['{"x": [1}', '{"x": 1}']
 
 
 def test_arguments_are_given_out_while_they_are_written() -> None:
@@ -248,6 +282,7 @@ _PARTS = [
         '{"name": "f", "parameters": {"x": 1',
         WEATHER,
     ),
+    *(BEGIN, CALL, SEP, END, ENDS, "function", "```json\n", "```", f"{BEGIN}f{SEP}"),
     *('{"name": "f", ', '"arguments": ', '{"x": [1}', ": "),
 ]
 
@@ -281,7 +316,13 @@ _JSON = st.recursive(
 @given(arguments=st.dictionaries(st.text(max_size=8), _JSON, max_size=4), ascii_only=st.booleans())
 def test_any_arguments_come_back(arguments: dict[str, Any], ascii_only: bool) -> None:
     text = json.dumps({"name": "f", "arguments": arguments}, ensure_ascii=ascii_only)
-    for family, written in (("hermes", f"<tool_call>\n{text}\n</tool_call>"), ("mistral", f"[TOOL_CALLS][{text}]")):
+    given = json.dumps(arguments, ensure_ascii=ascii_only)
+    for family, written in (
+        ("hermes", f"<tool_call>\n{text}\n</tool_call>"),
+        ("mistral", f"[TOOL_CALLS][{text}]"),
+        ("deepseek_v31", f"{BEGIN}f{SEP}{given}{END}{ENDS}"),
+        ("deepseek_v3", f"{BEGIN}function{SEP}f\n```json\n{given}\n```{END}{ENDS}"),
+    ):
         message = read(written, family)
         assert calls(message) == [("f", arguments)]
         assert message.content == ""
@@ -299,6 +340,9 @@ def test_any_arguments_come_back(arguments: dict[str, Any], ascii_only: bool) ->
         ('<|start_header_id|>… {"name": function name, "parameters": dictionary}', "llama3_json"),
         ("<|tool_call|>…<|/tool_call|>", "phi4_mini_json"),
         ("<|tool_call|>…", "granite"),
+        ("<｜tool▁calls▁begin｜>…```json…", "deepseek_v3"),
+        ("<｜tool▁calls▁begin｜>…", "deepseek_v31"),
+        ("<|channel|>…<|message|>…", "openai"),
     ],
 )
 def test_the_family_is_seen_in_the_template(template: str, expected: str) -> None:
@@ -310,6 +354,8 @@ def test_the_family_is_seen_in_the_template(template: str, expected: str) -> Non
 def test_families_by_name_and_without_tools() -> None:
     assert tool_family("auto", ["…"], knows_tools=True) is None
     assert tool_family("auto", ["…"], knows_tools=False) is TOOL_FAMILIES["hermes"]
+    assert tool_family("auto", ["[TOOL_CALLS]"], knows_tools=False) is TOOL_FAMILIES["hermes"]
+    assert tool_family("auto", ["<｜tool▁calls▁begin｜>"], knows_tools=False) is TOOL_FAMILIES["deepseek_v31"]
     assert tool_family("mistral", ["<tool_call>"], knows_tools=True) is TOOL_FAMILIES["mistral"]
     assert reasoning_marks("auto", "… </think> …") is REASONING_PARSERS["qwen3"]
     assert reasoning_marks("auto", "…") is None

@@ -62,6 +62,18 @@ class TestMessages:
     def test_roles_are_the_templates_business(self) -> None:
         assert render("{{ messages[0].role }}", [{"role": "critic", "content": ""}]) == "critic"
 
+    def test_arguments_are_text_where_they_are_joined_to_text(self) -> None:
+        call = {"type": "function", "function": {"name": "f", "arguments": '{"x": "é"}'}}
+        messages = [{"role": "assistant", "tool_calls": [call]}]
+        for source, expected in (
+            ("{{ 'a' + messages[0]['tool_calls'][0]['function']['arguments'] + 'b' }}", 'a{"x": "é"}b'),
+            ("{{ 'a' + messages[0].tool_calls[0].function.arguments }}", 'a{"x": "é"}'),
+            ("{{ 'a' + messages[0].tool_calls[0].function.arguments | tojson }}", 'a{"x": "é"}'),
+            ("{{ messages[0]['content'] is none }}", "True"),
+            ("{% if messages[0].content is not none %}a{% endif %}b", "b"),
+        ):
+            assert ChatTemplate(source).render(messages).text == expected
+
     def test_a_tool_call_needs_no_content_and_its_arguments_are_an_object(self) -> None:
         call = {"type": "function", "function": {"name": "f", "arguments": '{"x": [1, "é"]}'}}
         message = {"role": "assistant", "content": None, "tool_calls": [call]}

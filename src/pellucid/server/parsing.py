@@ -167,7 +167,7 @@ def chat_prompt(
     if format.writes_harmony:
         messages = harmony_history(messages)
     if not format.knows_tools:
-        return messages_with_tools(messages, tools), options
+        return messages_with_tools(messages, tools, format.tools), options
     return messages, {**options, "tools": tools} if tools else options
 
 
@@ -181,6 +181,8 @@ def effort_options(effort: Any, param: str, format: ChatFormat) -> dict[str, Any
         return {"reasoning_effort": effort}
     if effort == "none" and "enable_thinking" in format.variables:
         return {"enable_thinking": False}
+    if effort == "none" and "thinking" in format.variables:
+        return {"thinking": False}
     if effort == "none" and format.reasoning is None:
         return {}
     raise refused(param, f"{param} is {shown(effort)}, but this model knows no such setting", "unsupported_parameter")

@@ -10,6 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from pellucid.server.output.families import ToolFamily
+
 _INSTRUCTIONS = """\
 These functions can be called, each described by a JSON schema:
 <tools>
@@ -23,16 +25,51 @@ To call one, write its name and arguments as a JSON object between tags, and not
 Results come back between <tool_response> tags. Where no function helps, answer in plain words."""
 
 
-def messages_with_tools(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The conversation with the tools, the calls and the results in its texts."""
-    plain = _without_tool_roles(messages)
+_OWN_FORM = """\
+## Tools
+
+You have access to the following tools:
+{tools}
+
+To call tools, write exactly this, the arguments as JSON that follows the tool's parameters, with further calls before \
+the last mark:
+{form}"""
+"""For families with a form of their own; the headings are those that DeepSeek's documents give for V3.1."""
+
+
+def messages_with_tools(
+    messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], family: ToolFamily | None = None
+) -> list[dict[str, Any]]:
+    """The conversation with the tools, the calls and the results in its texts.
+
+    family: where it shows calls, the template writes those of the history, and only the tools become text.
+    """
+    is_shown = family is not None and family.shows_calls
+    plain = list(messages) if is_shown else _without_tool_roles(messages)
     if not tools:
         return plain
-    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    text = _INSTRUCTIONS.format(tools=listed)
+    text = (
+        _in_own_form(tools, family) if family is not None and is_shown else _INSTRUCTIONS.format(tools=_listed(tools))
+    )
     if plain and plain[0].get("role") == "system":
         return [{**plain[0], "content": _joined(plain[0].get("content"), text)}, *plain[1:]]
     return [{"role": "system", "content": text}, *plain]
+
+
+def _listed(tools: Sequence[dict[str, Any]]) -> str:
+    return "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+
+
+def _in_own_form(tools: Sequence[dict[str, Any]], family: ToolFamily) -> str:
+    parts = []
+    for tool in tools:
+        function = tool["function"]
+        described = f"\nDescription: {function['description']}" if function.get("description") else ""
+        parameters = json.dumps(function.get("parameters") or {}, ensure_ascii=False)
+        parts.append(f"\n### {function['name']}{described}\n\nParameters: {parameters}")
+    before, after = family.around_arguments or ("", "")
+    form = f"{family.form.head}{before.replace('{name}', 'NAME')}ARGUMENTS{after}{family.form.foot}"
+    return _OWN_FORM.format(tools="\n".join(parts), form=form)
 
 
 def _without_tool_roles(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

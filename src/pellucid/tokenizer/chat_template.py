@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,7 @@ class ChatTemplate:
             )
         data = {
             **{name: _plain(value, name) for name, value in variables.items()},
-            "messages": check_messages(messages),
+            "messages": _as_template_takes(check_messages(messages), self.source),
             "tools": _check_tools(tools),
             "documents": _plain(documents, "documents"),
         }
@@ -286,6 +287,23 @@ def _parse_arguments(call: Any) -> None:
             return
         if isinstance(arguments, dict):
             function["arguments"] = arguments
+
+
+_JOINS_ARGUMENTS = re.compile(r"\+\s*[\w.\[\]'\"]*arguments['\"]?\]?\s*(?:\+|-?\}\})")
+_ASKS_FOR_NONE = re.compile(r"content['\"]?\]?\s+is\s+(?:not\s+)?none")
+
+
+def _as_template_takes(messages: list[dict[str, Any]], source: str) -> list[dict[str, Any]]:
+    """Some templates (DeepSeek's) join a call's arguments to texts as they came, and ask whether content is none."""
+    joins, asks = _JOINS_ARGUMENTS.search(source), _ASKS_FOR_NONE.search(source)
+    for message in messages if joins or asks else ():
+        if asks and message.get("tool_calls"):
+            message.setdefault("content", None)
+        for call in message.get("tool_calls") or () if joins else ():
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and isinstance(function.get("arguments"), dict):
+                function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+    return messages
 
 
 def _plain(value: Any, place: str, depth: int = 0) -> Any:

@@ -2,6 +2,7 @@
 
 `JsonCallReader`   {"name": "f", "arguments": {"x": 1}}
 `NamedCallReader`  f[ARGS]{"x": 1}   or   f{"x": 1}
+`SeparatedCallReader`  f<｜tool▁sep｜>{"x": 1}   or   function<｜tool▁sep｜>f and a Markdown block with the arguments
 `XmlCallReader`    <function=f><parameter=x>1</parameter></function>
 """
 
@@ -21,7 +22,7 @@ class NotACallError(Exception):
 
 
 class CallReader:
-    """Common to the three. `name` and `arguments` (JSON) grow as characters are fed.
+    """Common to all. `name` and `arguments` (JSON) grow as characters are fed.
 
     `feed` raises `NotACallError` before the call is certain (`has_begun`), never afterwards.
     """
@@ -222,6 +223,64 @@ class NamedCallReader(CallReader):
 
     def _goes_on_with(self, char: str) -> bool:
         return bool(_NAME_CHARACTER.match(char)) and self._text[-1:] not in (*SPACE,)
+
+
+class SeparatedCallReader(CallReader):
+    """DeepSeek's two: a name and its arguments, or a type, a name and its arguments in a Markdown block of JSON."""
+
+    SEPARATOR = "<｜tool▁sep｜>"
+    _FENCE = "```json"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = "first"
+        self._names = {"first": "", "second": ""}
+        self._text = ""
+        self._value = ValueReader()
+
+    def _take(self, char: str) -> bool:
+        if self._state == "value":
+            self._feed_value(char)
+        elif self._state == "foot":
+            self.is_complete = char not in f"{SPACE}`"
+            return not self.is_complete
+        elif self._state == "separator":
+            self._text += char
+            if not self.SEPARATOR.startswith(self._text):
+                raise NotACallError
+            if self._text == self.SEPARATOR:
+                self._state, self._text = "second", ""
+        else:
+            self._before_value(char)
+        return True
+
+    def _before_value(self, char: str) -> None:
+        if char == "{" and self._state != "first":
+            self.name = self._names["second"] or self._names["first"]
+            self._state = "value"
+            self._feed_value(char)
+        elif self._state != "fence" and _NAME_CHARACTER.match(char):
+            self._names[self._state] += char
+        elif self._state == "first":
+            if char != "<":
+                raise NotACallError
+            self._state, self._text = "separator", char
+        else:
+            if self._names["second"] or char not in SPACE:
+                self._state = "fence"
+            self._text += "" if char in SPACE else char
+            if not self._FENCE.startswith(self._text):
+                raise NotACallError
+
+    def _feed_value(self, char: str) -> None:
+        try:
+            self._value.feed(char)
+        except NotACallError:
+            self.is_broken = True
+        self.arguments += char
+        if self._value.is_complete:
+            self.is_complete = not self._text
+            self._state = "foot"
 
 
 class XmlCallReader(CallReader):

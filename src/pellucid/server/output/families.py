@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pellucid.errors import InvalidParameterError
-from pellucid.server.output.call_readers import CallReader, JsonCallReader, NamedCallReader, XmlCallReader
+from pellucid.server.output.call_readers import (
+    CallReader,
+    JsonCallReader,
+    NamedCallReader,
+    SeparatedCallReader,
+    XmlCallReader,
+)
 from pellucid.server.output.harmony import ASSISTANT, CHANNEL, CONSTRAIN, END, MESSAGE, START, HarmonyParser
 from pellucid.server.output.tool_calls import CallMarks, ToolCallParser
 
@@ -30,6 +36,10 @@ def _mistral_reader(char: str, _: Schemas) -> CallReader | None:
 
 def _xml_reader(char: str, schemas: Schemas) -> CallReader | None:
     return XmlCallReader(schemas) if char == "<" else None
+
+
+def _separated_reader(char: str, _: Schemas) -> CallReader | None:
+    return SeparatedCallReader() if re.match(r"\w", char) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,8 @@ class ToolFamily:
     writes_xml: bool = False
     around_arguments: tuple[str, str] | None = None
     """What stands before and behind a call's arguments, with {name} in it; None: both are parts of a JSON object."""
+    shows_calls: bool = False
+    """Templates of the family have a place for calls and results, even those that have none for tools."""
     is_harmony: bool = False
     """The whole answer is in the harmony format (harmony.py)."""
     id_length: int = 24
@@ -80,6 +92,9 @@ class ToolFamily:
 
 
 _ID_CHARACTERS = string.ascii_letters + string.digits
+_DEEPSEEK_MARKS = CallMarks(
+    ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"), "<｜tool▁calls▁end｜>", call_close="<｜tool▁call▁end｜>"
+)
 _HARMONY_CALL = (f"{CHANNEL}commentary to=functions.{{name}} {CONSTRAIN}json{MESSAGE}", "")
 _JSON = '{"name": "f", "arguments": {"x": 1}}'
 _FAMILIES = (
@@ -120,6 +135,31 @@ _FAMILIES = (
         CallForm("<|tool_call|>[", between=", ", foot="]"),
     ),
     ToolFamily(
+        "deepseek_v3",
+        _DEEPSEEK_MARKS,
+        (_DEEPSEEK_MARKS.opens[0], "```json"),
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f, then its arguments in a block of JSON",
+        "DeepSeek-V3, R1 and what was distilled from it",
+        CallForm("<｜tool▁calls▁begin｜>", between="\n", foot="<｜tool▁calls▁end｜>"),
+        _separated_reader,
+        around_arguments=(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n",
+            "\n```<｜tool▁call▁end｜>",
+        ),
+        shows_calls=True,
+    ),
+    ToolFamily(
+        "deepseek_v31",
+        _DEEPSEEK_MARKS,
+        (_DEEPSEEK_MARKS.opens[0],),
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        "DeepSeek-V3.1",
+        CallForm("<｜tool▁calls▁begin｜>", foot="<｜tool▁calls▁end｜>"),
+        _separated_reader,
+        around_arguments=("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+        shows_calls=True,
+    ),
+    ToolFamily(
         "hermes",
         CallMarks(("<tool_call>",), "</tool_call>"),
         ("<tool_call>",),
@@ -156,17 +196,15 @@ FALLBACK_FAMILY = TOOL_FAMILIES["hermes"]
 def tool_family(parser: str, templates: Sequence[str], knows_tools: bool) -> ToolFamily | None:
     """The family for a parser's name; "auto" looks at the chat templates. None: none is known.
 
-    knows_tools: the template has a place for tools; others get them as `FALLBACK_FAMILY` does.
+    knows_tools: the template has a place for tools; others get them as `FALLBACK_FAMILY` does, unless they show calls.
     """
     if parser != "auto":
         return TOOL_FAMILIES[parser]
-    if not knows_tools:
-        return FALLBACK_FAMILY
     for template in templates:
         for family in TOOL_FAMILIES.values():
-            if all(text in template for text in family.shown_by):
+            if (knows_tools or family.shows_calls) and all(text in template for text in family.shown_by):
                 return family
-    return None
+    return None if knows_tools else FALLBACK_FAMILY
 
 
 def check_tool_parser(name: str) -> None:

@@ -176,10 +176,9 @@ def _may_become_head(text: str) -> bool:
     """Whether the text is the first part of a head and its mark."""
     if len(text) - num_begun(text, (MESSAGE,)) > _MAX_HEAD:
         return False
-    ends = ["", "x"]  # the name behind `to=` is still to come
-    for word in (*_MARKS, "assistant", " to=x"):
+    ends = [""]
+    for word in (*_MARKS, "assistant", "to=x"):
         ends += [word[n:] for n in range(1, len(word)) if text.endswith(word[:n])]
-    ends += ["to=x"[n:] for n in range(1, 3) if text.endswith("to="[:n])]
     plain = re.sub(r"\s+", " ", text)
     return any(_HEAD.fullmatch((plain + end).removesuffix(MESSAGE)) for end in ends)
 

@@ -59,8 +59,6 @@ class PieceLogprobs:
     def of(self, at: int, text: str) -> list[Json]:
         """The tokens of the piece that stands at character `at`; those before it are never asked for again."""
         listed: list[Json] = []
-        if at < 0:
-            return listed
         while self._waiting and self._waiting[0][0] < at + len(text):
             _, end, entry = self._waiting.popleft()
             if end > at:

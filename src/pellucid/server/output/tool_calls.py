@@ -21,8 +21,15 @@ class CallMarks:
     """Each begins a section of calls."""
     close: str | None = None
     """Ends it; without one, what is no call does."""
+    call_close: str | None = None
+    """Stands behind each call."""
     may_lack: bool = False
     """An answer that begins with `{` begins with a section too; calls in it must be of known tools."""
+
+    @property
+    def closes(self) -> tuple[str, ...]:
+        """Those that end a call, alone or with its section."""
+        return tuple(mark for mark in (self.close, self.call_close) if mark is not None)
 
 
 class ToolCallParser:
@@ -135,7 +142,7 @@ class ToolCallParser:
         """Take what can be taken; whether there may be more to take."""
         if self._reader is not None:
             return self._read(events, self._reader)
-        marks = (*self._marks.opens, *([self._marks.close] if self._marks.close else []))
+        marks = (*self._marks.opens, *self._marks.closes)
         for mark in marks:
             if self._buffer.startswith(mark):
                 self._skip(len(mark))
@@ -205,7 +212,7 @@ class ToolCallParser:
 
     def _read_broken(self, reader: CallReader) -> None:
         """Arguments that are no JSON go on to the closing mark."""
-        closes = () if self._marks.close is None else (self._marks.close,)
+        closes = self._marks.closes
         found = find_first(self._buffer, closes)
         end = found.at if found else len(self._buffer) - num_begun(self._buffer, closes)
         for char in self._buffer[:end]:
