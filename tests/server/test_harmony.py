@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -436,3 +437,21 @@ def test_marks_that_are_control_tokens_are_asked_for_by_id() -> None:
     assert params is not None
     assert "<[7]>" in str(params.grammar)
     assert "<|" not in str(params.grammar)
+
+
+def test_control_tokens_part_the_messages() -> None:
+    """With the marks as tokens of their own, as gpt-oss has them: text cannot have them inside."""
+    marks = ["<|channel|>", "<|message|>", "<|end|>", "<|start|>"]
+    controls = dict(zip(marks, mock_model.SPECIAL, strict=False))
+    use = parse_tools({"tools": [TOOL, LAX], "tool_choice": "required"})
+    params = chat_format(TOKENIZER, "auto", "auto").shape(use, None, PROMPT, "", controls)
+    assert params is not None
+    constraint = COMPILER.compile(params).start()
+    text = f"{ANALYSIS}a < b{NEXT}<|channel|>commentary<|message|>c{NEXT}{BONN}{NEXT}{TIME}"
+    for piece in re.split(f"({'|'.join(map(re.escape, marks))})", text):
+        for token_id in [controls[piece]] if piece in controls else piece.encode():
+            constraint.fill_mask()
+            assert constraint.error is None
+            assert constraint.mask[token_id // 32] >> (token_id % 32) & 1, piece
+            constraint.advance(token_id)
+    assert constraint.may_end
