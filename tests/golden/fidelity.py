@@ -20,6 +20,10 @@ Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 Int32Array = npt.NDArray[np.int32]
 
+MAX_MEAN_KL = 3e-5
+"""Law 2, in nats."""
+MAX_ROW_KL = 3e-4
+"""Worst single position, in nats: a window of 511 or 513 moves few rows, so that the mean alone would not tell."""
 GOLDEN_DIR = Path(__file__).resolve().parent
 SHORT_DOCUMENT = "short"
 """The document whose hidden states are stored layer by layer."""

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from golden.fidelity import (
+    MAX_MEAN_KL,
+    MAX_ROW_KL,
     SHORT_DOCUMENT,
     TOP_STRIDE,
     Fidelity,
@@ -32,10 +34,6 @@ from pellucid.models.decoder import Decoder
 from pellucid.models.loading import load_model
 from pellucid.trace.probe import Recorder
 
-MAX_MEAN_KL = 3e-5
-"""Law 2, in nats."""
-MAX_ROW_KL = 3e-4
-"""Worst single position, in nats: a window of 511 or 513 moves few rows, so that the mean alone would not tell."""
 MIN_AGREEMENT = 0.99
 """Law 2, share of equal greedy choices."""
 MIN_TOKENS = 2000
