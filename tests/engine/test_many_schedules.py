@@ -103,11 +103,11 @@ def test_two_hundred_schedules_do_not_change_a_bit(schedules: Schedules, part: i
 @pytest.mark.timeout(900)
 def test_int8_and_aborts_do_not_change_a_bit(schedules: Schedules) -> None:
     schedules.seen.clear()
-    schedules.check(range(200, 212), kv_cache_dtype="int8", aborts=0.1, priorities=(0, 1))
+    schedules.check(range(200, 226), kv_cache_dtype="int8", aborts=0.1, priorities=(0, 1))
     seen = schedules.seen
     assert seen["aborted in prompt"] > 0, seen
     assert seen["aborted in answer"] > 3, seen
-    assert seen["whole"] > 10, seen
+    assert seen["whole"] > 3, seen
 
 
 @pytest.mark.slow
