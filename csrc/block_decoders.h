@@ -1,4 +1,5 @@
-// GGUF blocks whose scales become floats → unsigned codes, scales and minima. Layouts as in the GGUF specification (ggml's block structures).
+// GGUF blocks whose scales become floats → unsigned codes, scales and minima. Layouts as in the GGUF specification
+// (ggml's block structures).
 #pragma once
 #include <cstdint>
 #include <cstring>

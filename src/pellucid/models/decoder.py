@@ -99,11 +99,7 @@ class Decoder:
         if probe is None and self._is_notable and 0 < len(batch.token_ids) <= MAX_NOTED_ROWS:
             return self._forward_noted(batch, caches)
         step = self.backend.step(batch)
-        angles: dict[RopeConfig | None, Angles] = {
-            rope: table.rows(batch.positions) for rope, table in self._rotary.items()
-        }
-        angles[None] = (np.empty((len(batch.token_ids), 0), dtype=np.float32),) * 2
-        hidden = self._blocks(self._embed(batch), angles, step, caches, probe)
+        hidden = self._blocks(self._embed(batch), self._angles(batch), step, caches, probe)
         return ForwardOutput(hidden, step.nonfinite)
 
     def compute_logits(self, hidden: Float32Array) -> Float32Array:
@@ -176,6 +172,14 @@ class Decoder:
             show(probe, "final_norm", hidden)
         return hidden
 
+    def _angles(self, batch: ForwardBatch) -> dict[RopeConfig | None, Angles]:
+        """For each kind of layer; None: layers that rotate nothing."""
+        angles: dict[RopeConfig | None, Angles] = {
+            rope: table.rows(batch.positions) for rope, table in self._rotary.items()
+        }
+        angles[None] = (np.empty((len(batch.token_ids), 0), dtype=np.float32),) * 2
+        return angles
+
     def _forward_noted(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> ForwardOutput:
         self._embed(batch)
         noted = self._noted.get(len(batch.token_ids))
@@ -188,11 +192,7 @@ class Decoder:
         return ForwardOutput(noted.hidden, noted.step.nonfinite)
 
     def _note(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> NotedBlocks:
-        rows, step = len(batch.token_ids), self.backend.step(batch)
-        angles: dict[RopeConfig | None, Angles] = {
-            rope: table.rows(batch.positions) for rope, table in self._rotary.items()
-        }
-        angles[None] = (np.empty((rows, 0), dtype=np.float32),) * 2
+        rows, step, angles = len(batch.token_ids), self.backend.step(batch), self._angles(batch)
         x, hidden = self._workspace.rows("residual", rows), self._workspace.rows("hidden", rows)
         if self.weights.final_norm is None:
             hidden = x

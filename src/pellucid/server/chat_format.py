@@ -11,7 +11,7 @@ from pellucid.server.answer_grammar import answer_grammar
 from pellucid.server.harmony_grammar import harmony_grammar
 from pellucid.server.output.choice import ChoiceParser
 from pellucid.server.output.families import ToolFamily, tool_family
-from pellucid.server.output.harmony import CHANNEL, MESSAGE, HarmonyParser, num_reasoning_pieces
+from pellucid.server.output.harmony import HarmonyParser, num_reasoning_pieces, writes_harmony
 from pellucid.server.output.reasoning import ReasoningMarks, ReasoningParser, reasoning_marks
 from pellucid.server.tools import ToolUse
 from pellucid.structured_outputs import StructuredOutputsParams
@@ -118,6 +118,6 @@ def _chat_format(
         variables=template_variables(template),
         tools=tool_family(tool_parser, (source, template), knows_tools),
         reasoning=reasoning_marks(reasoning_parser, template),
-        writes_harmony=CHANNEL in template and MESSAGE in template,
+        writes_harmony=writes_harmony(template),
         control_marks=controls,
     )

@@ -44,13 +44,12 @@ def messages_with_tools(
 
     family: where it shows calls, the template writes those of the history, and only the tools become text.
     """
-    is_shown = family is not None and family.shows_calls
-    plain = list(messages) if is_shown else _without_tool_roles(messages)
+    if family is not None and family.shows_calls:
+        plain, text = list(messages), _in_own_form(tools, family)
+    else:
+        plain, text = _without_tool_roles(messages), _INSTRUCTIONS.format(tools=_listed(tools))
     if not tools:
         return plain
-    text = (
-        _in_own_form(tools, family) if family is not None and is_shown else _INSTRUCTIONS.format(tools=_listed(tools))
-    )
     if plain and plain[0].get("role") == "system":
         return [{**plain[0], "content": _joined(plain[0].get("content"), text)}, *plain[1:]]
     return [{"role": "system", "content": text}, *plain]

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pellucid.errors import ChatTemplateError, InvalidParameterError, one_line, shown
@@ -293,9 +294,15 @@ _JOINS_ARGUMENTS = re.compile(r"\+\s*[\w.\[\]'\"]*arguments['\"]?\]?\s*(?:\+|-?\
 _ASKS_FOR_NONE = re.compile(r"content['\"]?\]?\s+is\s+(?:not\s+)?none")
 
 
+@lru_cache(maxsize=16)
+def _ways(source: str) -> tuple[bool, bool]:
+    """Whether a template joins arguments to texts, and whether it asks if content is none."""
+    return bool(_JOINS_ARGUMENTS.search(source)), bool(_ASKS_FOR_NONE.search(source))
+
+
 def _as_template_takes(messages: list[dict[str, Any]], source: str) -> list[dict[str, Any]]:
     """Some templates (DeepSeek's) join a call's arguments to texts as they came, and ask whether content is none."""
-    joins, asks = _JOINS_ARGUMENTS.search(source), _ASKS_FOR_NONE.search(source)
+    joins, asks = _ways(source)
     for message in messages if joins or asks else ():
         if asks and message.get("tool_calls"):
             message.setdefault("content", None)

@@ -28,6 +28,11 @@ _HEAD = re.compile(
 """A message's head, before the mark of its text; every run of white space is one space."""
 
 
+def writes_harmony(template: str) -> bool:
+    """Whether a chat template is of the format."""
+    return CHANNEL in template and MESSAGE in template
+
+
 class HarmonyParser:
     """Splits one answer. A text that has no head as it should be stays content.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pellucid.errors import InvalidParameterError
 from pellucid.server.output.events import Content, Event, Reasoning
-from pellucid.server.output.harmony import CHANNEL, END, MESSAGE
+from pellucid.server.output.harmony import CHANNEL, END, MESSAGE, writes_harmony
 from pellucid.server.output.marks import certain
 
 
@@ -35,7 +35,7 @@ REASONING_PARSERS: Mapping[str, ReasoningMarks] = {
 def reasoning_marks(parser: str, template: str | None) -> ReasoningMarks | None:
     """The marks for a parser's name; "auto" looks for them in the chat template. None: nothing is split off."""
     if parser == "auto":
-        if template is not None and CHANNEL in template and MESSAGE in template:
+        if template is not None and writes_harmony(template):
             return REASONING_PARSERS["openai_gptoss"]
         for marks in (REASONING_PARSERS["qwen3"], REASONING_PARSERS["mistral"]):
             if template is not None and (marks.open in template or marks.close in template):
