@@ -1,4 +1,5 @@
 // Products of many rows on the tiles of Intel AMX.
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 

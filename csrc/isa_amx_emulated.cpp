@@ -1,4 +1,5 @@
 // The kernels of isa_amx.cpp on emulated tiles: for tests.
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 

@@ -1,4 +1,5 @@
 // The kernels for the instruction set "generic".
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>

@@ -159,7 +159,7 @@ void Runtime::product(const Product& call) {
   // A block's activations stay in the nearest caches while the panels pass by; the larger the matrix, the more rows
   // must share what is read from memory.
   constexpr size_t kSmallMatrix = 4 << 20;
-  const int64_t block = call.tiles() || call.w.bytes() > kSmallMatrix ? kBlock : 16;
+  const int64_t block = call.tiles() || !call.w.has_int() || call.w.bytes() > kSmallMatrix ? kBlock : 16;
   if (call.x.count >= 2 * block * pool_.size())
     many_rows(call, block);
   else

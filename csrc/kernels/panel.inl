@@ -1,4 +1,4 @@
-// Products of up to kMaxRows activation rows with one panel of 16 weight rows.
+// Products of activation rows with one panel of 16 weight rows, so many at once as the instruction set has room for.
 //
 // For each group of columns, in ascending order: the integer dot product is exact, then
 //   acc = fma(float(dot), scale_w · scale_a, acc), and with minima acc = fma(min_w, scale_a · sum_a, acc).
@@ -29,10 +29,10 @@ inline V16 load_scales(const uint8_t* p) {
   return vload_half(reinterpret_cast<const uint16_t*>(p));
 }
 
-// Exact integer sum minus the centre's share, as float, into the accumulator.
+// Exact integer sum minus the centre's share, as float, into the accumulator. CENTER 0: there is nothing to take off.
 template <int CENTER>
 inline V16 accumulate(I16 s, int32_t sum, float fsum, V16 scale, float a_scale, V16 minimum, V16 acc) {
-  if constexpr (CENTER >= 0) s = isub(s, ishl<(CENTER >= 0 ? CENTER : 0)>(iset1(sum)));
+  if constexpr (CENTER > 0) s = isub(s, ishl<(CENTER > 0 ? CENTER : 0)>(iset1(sum)));
   acc = vfma(vfromint(s), vmul(scale, vset1(a_scale)), acc);
   if constexpr (CENTER < 0) acc = vfma(minimum, vset1(fsum), acc);
   return acc;
@@ -47,6 +47,8 @@ inline void int_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t*
   // Codes, scales and minima of one unit: what one step takes from the panel on average.
   constexpr size_t stream_bytes = unit_bytes + kParts * scale_step * (CENTER < 0 ? 2 : 1);
   constexpr int kTogether = M < kRowsTogether ? M : kRowsTogether;
+  using UnitOfRows = Unit<BYTES, CODE, (M > kTogether)>;
+  constexpr int kCenterLeft = UnitOfRows::kCentred ? 0 : CENTER;
   const size_t units = static_cast<size_t>(columns) / 32;
   const uint8_t* scales = panel + units * unit_bytes;
   const uint8_t* minima = scales + units * kParts * scale_step;
@@ -57,7 +59,7 @@ inline void int_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t*
   for (size_t u = 0; u < units; ++u) {
     // Ask for what comes later (the next panels follow): weights are read once and wait in no cache.
     for (size_t line = 0; line < stream_bytes; line += 64) prefetch(panel + u * stream_bytes + line + ahead);
-    const Unit<BYTES, CODE, (M > kTogether)> unit(panel + u * unit_bytes, table);
+    const UnitOfRows unit(panel + u * unit_bytes, table);
     V16 scale[kParts], minimum[kParts];
     for (int p = 0; p < kParts; ++p) {
       scale[p] = load_scales<WIDE>(scales + (kParts * u + p) * scale_step);
@@ -73,7 +75,7 @@ inline void int_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t*
         PELLUCID_UNROLL
         for (int i = 0; i < kTogether; ++i) {
           const QuantizedRow<BYTES> r = row(i);
-          acc[m0 + i] = accumulate<CENTER>(sums[i], kParts == 1 ? r.sum32()[g] : r.sum16()[g],
+          acc[m0 + i] = accumulate<kCenterLeft>(sums[i], kParts == 1 ? r.sum32()[g] : r.sum16()[g],
                                            kParts == 1 ? r.fsum32()[g] : r.fsum16()[g], scale[P], r.scale()[u], minimum[P],
                                            acc[m0 + i]);
         }
@@ -100,10 +102,12 @@ inline V16 load_column(const uint8_t* panel, int64_t k) {
   return vload_bf16(reinterpret_cast<const uint16_t*>(panel) + 16 * k);
 }
 
+// The sums go on from what is in `out`, where a strip is not the first of its panel.
 template <Code CODE, int M>
-inline void float_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t* rows, size_t stride, float* out) {
+inline void float_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t* rows, size_t stride, float* out,
+                             bool go_on = false) {
   V16 acc[M];
-  for (int m = 0; m < M; ++m) acc[m] = vset1(0.0f);
+  for (int m = 0; m < M; ++m) acc[m] = go_on ? vload(out + 16 * m) : vset1(0.0f);
   for (int64_t k = 0; k < columns; ++k) {
     const V16 w = load_column<CODE>(panel, k);
     for (int m = 0; m < M; ++m)
@@ -112,18 +116,18 @@ inline void float_panel_rows(const uint8_t* panel, int64_t columns, const uint8_
   for (int m = 0; m < M; ++m) vstore(out + 16 * m, acc[m]);
 }
 
-// Calls f with the row count as a constant: blocks of 16, 8, 4, 2 and 1 cover any count. Where four rows fill the registers,
-// eight at once would gain nothing.
-template <class F>
+// Calls f with the row count as a constant: blocks of 16, 8, 4, 2 and 1, none above MOST, cover any count. Where four rows
+// fill the registers, eight at once would gain nothing.
+template <int MOST, class F>
 inline void in_row_blocks(int count, const uint8_t* rows, size_t stride, float* out, F f) {
   const auto advance = [&](int n) {
     rows += static_cast<size_t>(n) * stride;
     out += 16 * n;
     count -= n;
   };
-  if constexpr (kMaxRows >= 16)
+  if constexpr (MOST >= 16)
     while (count >= 16) f(std::integral_constant<int, 16>{}, rows, out), advance(16);
-  if constexpr (kMaxRows >= 8 && kRowsTogether < 4)
+  if constexpr (MOST >= 8 && kRowsTogether < 4)
     while (count >= 8) f(std::integral_constant<int, 8>{}, rows, out), advance(8);
   while (count >= 4) f(std::integral_constant<int, 4>{}, rows, out), advance(4);
   if (count >= 2) f(std::integral_constant<int, 2>{}, rows, out), advance(2);
@@ -133,16 +137,30 @@ inline void in_row_blocks(int count, const uint8_t* rows, size_t stride, float* 
 template <int BYTES, int F, Code CODE, int GROUP, int CENTER, bool WIDE>
 void int_panel(const uint8_t* panel, int64_t columns, const uint8_t* rows, size_t stride, int count, float* out, uint8_t*) {
   const uint8_t* table = kFormats[F].table;
-  in_row_blocks(count, rows, stride, out, [&](auto m, const uint8_t* r, float* o) {
+  in_row_blocks<rows_of_codes(BYTES, CODE)>(count, rows, stride, out, [&](auto m, const uint8_t* r, float* o) {
     int_panel_rows<BYTES, CODE, GROUP, CENTER, WIDE, decltype(m)::value>(panel, columns, table, r, stride, o);
   });
 }
 
 template <Code CODE>
 void float_panel(const uint8_t* panel, int64_t columns, const uint8_t* rows, size_t stride, int count, float* out, uint8_t*) {
-  in_row_blocks(count, rows, stride, out, [&](auto m, const uint8_t* r, float* o) {
-    float_panel_rows<CODE, decltype(m)::value>(panel, columns, r, stride, o);
-  });
+  constexpr int64_t kStrip = 64;  // columns whose floats, with those of 64 rows, fit into the nearest cache
+  if (CODE == Code::Float32 || kFloatRows >= 16 || count <= kFloatRows) {
+    in_row_blocks<kFloatRows>(count, rows, stride, out, [&](auto m, const uint8_t* r, float* o) {
+      float_panel_rows<CODE, decltype(m)::value>(panel, columns, r, stride, o);
+    });
+    return;
+  }
+  // Many passes over the panel: its columns are made floats once.
+  alignas(64) float strip[16 * kStrip];
+  for (int64_t begin = 0; begin < columns; begin += kStrip) {
+    const int64_t n = std::min(kStrip, columns - begin);
+    for (int64_t k = 0; k < n; ++k) vstore(strip + 16 * k, load_column<CODE>(panel, begin + k));
+    const auto pass = [&](auto m, const uint8_t* r, float* o) {
+      float_panel_rows<Code::Float32, decltype(m)::value>(reinterpret_cast<const uint8_t*>(strip), n, r, stride, o, begin > 0);
+    };
+    in_row_blocks<kFloatRows>(count, rows + begin * static_cast<int64_t>(sizeof(float)), stride, out, pass);
+  }
 }
 
 }  // namespace

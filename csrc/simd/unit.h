@@ -8,6 +8,8 @@ namespace {
 using pellucid::Code;
 
 constexpr int kRowsTogether = 1;
+constexpr int kFloatRows = kMaxRows;
+constexpr int rows_of_codes(int, Code) { return kMaxRows; }
 constexpr size_t kFarthestAhead = 0;  // a whole panel ahead was measured with AVX2 alone
 
 template <Code CODE>
@@ -36,6 +38,7 @@ inline I16 dot_of(const Codes& c, const uint8_t* a) {
 // A unit for BYTES-byte activations.
 template <int BYTES, Code CODE, bool>
 struct Unit {
+  static constexpr bool kCentred = false;  // its sums are of codes as they are
   Codes codes;
   Unit(const uint8_t* unit, const uint8_t* table) : codes(unpack<CODE>(unit, table)) {}
 

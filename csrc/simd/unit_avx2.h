@@ -9,8 +9,12 @@ namespace {
 
 using pellucid::Code;
 
-constexpr int kMaxRows = 16;
 constexpr int kRowsTogether = 4;  // their sums fit into the registers
+constexpr int kFloatRows = 4;
+// Sums of more rows wait in memory, which pays only where it saves much unpacking.
+constexpr int rows_of_codes(int bytes, Code code) {
+  return code == Code::Bits5 || code == Code::Bits6 || (code == Code::Table4 && bytes == 1) ? 16 : kRowsTogether;
+}
 constexpr size_t kFarthestAhead = 65536;  // what the second-level cache surely holds
 
 // ---- activations of 32 columns: int16 in the order 0 2 1 3 of every four, to pair with even and odd code bytes -------
@@ -75,12 +79,13 @@ inline __m256i code_pairs(const uint8_t* unit, const uint8_t* table, int j, int 
   return odd ? _mm256_srli_epi16(c, 8) : _mm256_and_si256(c, _mm256_set1_epi16(0x00ff));
 }
 
-// READY: the columns are unpacked once, into memory, else with each use.
+// READY: the columns are unpacked once, into memory, else with each use. kCentred: its sums are of codes less their centre.
 template <int BYTES, Code CODE, bool READY>
 struct Unit;
 
 template <Code CODE, bool READY>
 struct Unit<2, CODE, READY> {
+  static constexpr bool kCentred = false;
   const uint8_t* codes;
   const uint8_t* table;
   __m256i ready[READY ? 32 : 1];
@@ -140,10 +145,11 @@ struct Unit<2, CODE, READY> {
 };
 
 // One byte an activation. vpmaddubsw gives sums of two products in 16 bits, which are added there as long as they fit.
+// Codes of all eight bits do not fit themselves: they are taken less 128, as a size and a sign that goes to the activation.
 template <Code CODE, bool READY>
 struct Unit<1, CODE, READY> {
-  static constexpr bool kLarge = CODE == Code::Bits8 || CODE == Code::Table4;  // codes above 127
-  static constexpr int kFit = CODE == Code::Bits4 ? 8 : CODE == Code::Bits5 ? 4 : CODE == Code::Bits6 ? 2 : 1;
+  static constexpr bool kCentred = CODE == Code::Bits8 || CODE == Code::Table4;
+  static constexpr int kFit = CODE == Code::Bits4 ? 8 : CODE == Code::Bits5 ? 4 : 2;
   const uint8_t* codes;
   const uint8_t* table;
   __m256i ready[READY ? 16 : 1];
@@ -152,35 +158,73 @@ struct Unit<1, CODE, READY> {
     if constexpr (READY) {
       PELLUCID_UNROLL
       for (int j = 0; j < 8; ++j)
-        for (int half = 0; half < 2; ++half) ready[2 * j + half] = code_bytes<CODE>(codes, table, j, half);
+        for (int half = 0; half < 2; ++half) ready[2 * j + half] = byte_codes(j, half);
     }
   }
 
   template <int J0, int J1, int M>
   PELLUCID_INLINE void dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
-    half_dots<J0, J1, M, 0>(a, stride, s);
-    half_dots<J0, J1, M, 1>(a, stride, s);
+    if constexpr (kCentred) {
+      centred_dots<J0, J1, M, 0>(a, stride, s);
+      centred_dots<J0, J1, M, 1>(a, stride, s);
+    } else if constexpr (J1 - J0 <= kFit) {
+      short_dots<J0, J1, M>(a, stride, s);
+    } else {
+      I16 rest[M];
+      short_dots<J0, J0 + kFit, M>(a, stride, s);
+      dots<J0 + kFit, J1, M>(a, stride, rest);
+      PELLUCID_UNROLL
+      for (int m = 0; m < M; ++m) s[m] = iadd(s[m], rest[m]);
+    }
   }
 
  private:
+  // Columns 4j … 4j + 3 of eight rows; less 128 where kCentred.
+  __m256i byte_codes(int j, int half) const {
+    const __m256i c = code_bytes<CODE>(codes, table, j, half);
+    return kCentred ? _mm256_xor_si256(c, _mm256_set1_epi8(-128)) : c;
+  }
+  __m256i columns(int j, int half) const { return READY ? ready[2 * j + half] : byte_codes(j, half); }
+
+  static __m256i add_pairs(__m256i sum, __m256i w, __m256i x) {
+    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, x));
+    asm("" : "+x"(sum));
+    return sum;
+  }
+
+  // So few columns that all sums fit into 16 bits.
+  template <int J0, int J1, int M>
+  PELLUCID_INLINE void short_dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i low[M], high[M];
+    PELLUCID_UNROLL
+    for (int j = J0; j < J1; ++j) {
+      const __m256i w0 = columns(j, 0), w1 = columns(j, 1);
+      PELLUCID_UNROLL
+      for (int m = 0; m < M; ++m) {
+        const __m256i x = broadcast4(a + static_cast<size_t>(m) * stride + 4 * j);
+        low[m] = j == J0 ? _mm256_maddubs_epi16(w0, x) : add_pairs(low[m], w0, x);
+        high[m] = j == J0 ? _mm256_maddubs_epi16(w1, x) : add_pairs(high[m], w1, x);
+      }
+    }
+    PELLUCID_UNROLL
+    for (int m = 0; m < M; ++m) s[m] = {_mm256_madd_epi16(low[m], ones), _mm256_madd_epi16(high[m], ones)};
+  }
+
+  // Eight of the sixteen rows: registers have room for no more sums of 32 bits.
   template <int J0, int J1, int M, int HALF>
-  PELLUCID_INLINE void half_dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
-    const __m256i ones = _mm256_set1_epi16(1), low7 = _mm256_set1_epi8(127);
-    __m256i sum[M], part[M];
+  PELLUCID_INLINE void centred_dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sum[M];
     PELLUCID_UNROLL
     for (int m = 0; m < M; ++m) sum[m] = _mm256_setzero_si256();
     PELLUCID_UNROLL
     for (int j = J0; j < J1; ++j) {
-      const __m256i w = READY ? ready[2 * j + HALF] : code_bytes<CODE>(codes, table, j, HALF);
+      const __m256i w = columns(j, HALF), size = _mm256_abs_epi8(w);
       PELLUCID_UNROLL
       for (int m = 0; m < M; ++m) {
         const __m256i x = broadcast4(a + static_cast<size_t>(m) * stride + 4 * j);
-        // Two products of codes below 128 fit into 16 bits; bit 7 goes by itself.
-        const __m256i two = _mm256_maddubs_epi16(kLarge ? _mm256_and_si256(w, low7) : w, x);
-        part[m] = (j - J0) % kFit == 0 ? two : _mm256_add_epi16(part[m], two);
-        asm("" : "+x"(part[m]));
-        if ((j - J0) % kFit == kFit - 1 || j == J1 - 1) sum[m] = add_products(sum[m], part[m], ones);
-        if constexpr (kLarge) sum[m] = add_products(sum[m], _mm256_maddubs_epi16(_mm256_andnot_si256(low7, w), x), ones);
+        sum[m] = add_products(sum[m], _mm256_maddubs_epi16(size, _mm256_sign_epi8(x, w)), ones);
       }
     }
     PELLUCID_UNROLL
