@@ -165,16 +165,15 @@ void Runtime::attention(Rows qkv, const AttentionShape& shape, const StepView& s
     all_pairs += (end - begin) * shape.heads;
   }
   const bool many = all_pairs >= 4 * kTilesTogether * kTile * pool_.size();
-  const int64_t most = many ? kTilesTogether * kTile : kTile;
-  std::vector<Tiles> work;
-  for (int64_t s = 0; s < step.sequences; ++s) {
-    const int64_t pairs = (step.query_start_loc[s + 1] - step.query_start_loc[s]) * call.group();
-    for (int64_t p = 0; p < pairs; p += most)
-      for (int64_t h = 0; h < kv.heads; ++h) work.push_back({s, h, p, std::min(most, pairs - p)});
+  std::vector<Tiles> work = share_out(call, many ? kTilesTogether * kTile : kTile);
+  // A little work is done before other workers are awake.
+  const bool little = work.size() <= 4 && static_cast<int64_t>(work.size()) * longest <= 96;
+  if (!little && longest <= kSplit && static_cast<int64_t>(work.size()) < pool_.size()) {
+    // There is a single split to share, and some workers would have nothing: the queries of a KV head are divided.
+    const int64_t most = (all_pairs + pool_.size() - 1) / pool_.size();
+    work = share_out(call, std::min<int64_t>(most, kTile));
   }
   const int64_t count = static_cast<int64_t>(work.size());
-  // A little work is done before other workers are awake.
-  const bool little = count <= 4 && count * longest <= 96;
   if (pool_.size() == 1 || little) {
     for (const Tiles& tiles : work) attend_tiles(call, tiles, &tiles + 1 < work.data() + count ? &tiles + 1 : nullptr, *spaces_[0]);
   } else if (many) {
@@ -195,6 +194,17 @@ void Runtime::attention(Rows qkv, const AttentionShape& shape, const StepView& s
   } else {
     attend_by_splits(call, work);
   }
+}
+
+// The call's queries, at most `most` of a KV head together.
+std::vector<Runtime::Tiles> Runtime::share_out(const AttentionCall& call, int64_t most) {
+  std::vector<Tiles> work;
+  for (int64_t s = 0; s < call.step.sequences; ++s) {
+    const int64_t pairs = (call.step.query_start_loc[s + 1] - call.step.query_start_loc[s]) * call.group();
+    for (int64_t p = 0; p < pairs; p += most)
+      for (int64_t h = 0; h < call.kv.heads; ++h) work.push_back({s, h, p, std::min(most, pairs - p)});
+  }
+  return work;
 }
 
 // What the first `count` tiles see of a split: where it lies, or widened to int16. `next` is what this worker looks at

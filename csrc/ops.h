@@ -92,6 +92,7 @@ class Runtime {
   void attend_tiles(const AttentionCall& call, const Tiles& tiles, const Tiles* next, AttentionSpace& space) const;
   void attend_by_splits(const AttentionCall& call, const std::vector<Tiles>& work);
   SplitCodes split_codes(int64_t count, int64_t split, const Part* next, AttentionSpace& space) const;
+  static std::vector<Tiles> share_out(const AttentionCall& call, int64_t most);
   Part first_part(const AttentionCall& call, const Tiles& tiles) const;
   void attend(const Tile& tile, int64_t split, const SplitCodes& codes, SoftmaxState* states, float* out) const;
   void finish(const AttentionCall& call, const Tile& tile, const float* sums) const;

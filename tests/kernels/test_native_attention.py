@@ -20,7 +20,7 @@ from pellucid.kernels.reference import ReferenceBackend
 
 ISAS = available_isas()
 REFERENCE = ReferenceBackend()
-BACKENDS = {(isa, threads): NativeBackend(threads, isa) for isa in ISAS for threads in (1, 2)}
+BACKENDS = {(isa, threads): NativeBackend(threads, isa) for isa in ISAS for threads in (1, 2, 5)}
 TOLERANCE = {"float16": 3e-6, "float32": 3e-6, "int16": 5e-4, "int8": 5e-4, "int4": 5e-4}
 """Largest difference of an output of size 1: the compiled twin rounds queries and weights to 15 bits for integer KV."""
 
@@ -118,7 +118,7 @@ def test_rules_that_can_not_be_are_refused() -> None:
     window=st.sampled_from([None, 1, 15, 16, 100, 256, 300]),
     cuts=st.lists(st.integers(1, 599), max_size=4),
     isa=st.sampled_from(ISAS),
-    threads=st.sampled_from([1, 2]),
+    threads=st.sampled_from([1, 2, 5]),  # more than KV heads, too
     dtype=st.sampled_from(KV_CACHE_DTYPES),
     ruled=st.booleans(),
     head_dim=st.sampled_from([16, 64]),
