@@ -39,7 +39,8 @@ class Settings:
     threads: int
     rounds: int
     budget: float
-    """Seconds that one engine may take in one scenario before further rounds are left out."""
+    """Seconds that one engine may take in one scenario before further rounds are left out, or all where its prompts
+    alone would take longer."""
     fidelity_tokens: int
     log_folder: Path
 
@@ -56,11 +57,14 @@ class Bench:
     """Called with what is about to be measured, once for each engine and round."""
     _load_seconds: dict[str, float] = field(default_factory=dict)
     _first_tokens: dict[tuple[str, str], list[list[int]]] = field(default_factory=dict)
+    _prefill_rates: dict[str, float] = field(default_factory=dict)
+    """The most prompt tokens a second that an engine has shown with this model."""
 
     def measure(self, model: str, path: Path, scenarios: Sequence[Scenario]) -> None:
         """All scenarios of one model, with all engines alive side by side."""
         self.results.models[model] = models.facts(path)
         self._load_seconds.clear()
+        self._prefill_rates.clear()
         others = [scenario for scenario in scenarios if scenario.kind != "process"]
         with self._workers(model, path, others) as workers:
             for scenario in others:
@@ -139,7 +143,7 @@ class Bench:
         self, model: str, scenario: Scenario, engines: Sequence[str], measure: Callable[[str, int], Values]
     ) -> None:
         """Rounds of all engines one after the other; each round begins with another engine."""
-        left = [name for name in engines if self._takes_part(name, scenario)]
+        left = [name for name in engines if self._takes_part(name, scenario) and self._has_time(name, model, scenario)]
         spent = dict.fromkeys(left, 0.0)
         rounds = 1 if scenario.kind == "fidelity" else self.settings.rounds
         for round_ in range(rounds):
@@ -159,11 +163,24 @@ class Bench:
                 spent[name] += time.perf_counter() - begin
                 for figure, value in values.items():
                     self.results.measurements.append(Measurement(model, name, figure, round_, value))
+                    if scenario.kind == "prefill":
+                        self._prefill_rates[name] = max(value, self._prefill_rates.get(name, 0.0))
                 shown = ", ".join(f"{value:.4g} {FIGURES[figure].unit}" for figure, value in values.items())
                 self.say(f"{model}: {scenario.name}, round {round_ + 1}, {name}: {shown}")
                 time.sleep(PAUSE)
             if scenario.name == "decode-1":
                 self._bandwidth(model, round_)
+
+    def _has_time(self, name: str, model: str, scenario: Scenario) -> bool:
+        """Whether an engine's prompts fit into the time of a scenario, as far as its prefill has been seen."""
+        rate = self._prefill_rates.get(name)
+        if rate is None or scenario.kind in ("process", "fidelity"):
+            return True
+        seconds = scenario.prompt_tokens_in_all / rate
+        if seconds > self.settings.budget:
+            limit = f"the {self.settings.budget:.0f} s of a scenario here"
+            self._note(name, model, scenario.name, f"its prompts would take {seconds:.0f} s, more than {limit}")
+        return seconds <= self.settings.budget
 
     def _bandwidth(self, model: str, round_: int) -> None:
         """What the memory gives in this very round: decoding one stream is held against it."""

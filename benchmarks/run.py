@@ -198,7 +198,8 @@ def _parser() -> argparse.ArgumentParser:
         "--budget",
         type=float,
         metavar="SECONDS",
-        help="time of one engine in one scenario after which further rounds are left out; default 180, quick 4",
+        help="time of one engine in one scenario after which further rounds are left out, or all where its prompts "
+        "alone would take longer; default 180, quick 4",
     )
     parser.add_argument("-t", "--threads", type=count, help="threads of every engine; default the usable cores")
     parser.add_argument("--quick", action="store_true", help="smaller scenarios, fewer rounds, no slow starters")

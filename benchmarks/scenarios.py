@@ -63,6 +63,11 @@ class Scenario:
         """Context that one stream needs."""
         return self.prefix_tokens + self.prompt_tokens + self.output_tokens
 
+    @property
+    def prompt_tokens_in_all(self) -> int:
+        """Prompt tokens of a round, those that its requests share counted once."""
+        return (self.prefix_tokens + (self.turns or self.streams) * self.prompt_tokens) * self.repeats
+
     def prompts(self, round_: int, repeat: int = 0) -> list[list[int]]:
         """Ids of one repeat of one round: of all streams, or of all turns."""
         draw = random.Random(f"{self.name} {round_} {repeat}")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import environments, machine, run
+from benchmarks.measuring import Bench, Settings
 from benchmarks.peers.registry import OURS, PEERS
+from benchmarks.results import Results
 from benchmarks.scenarios import FIRST_ID, LAST_ID, SCENARIOS
 
 
@@ -42,6 +44,25 @@ def test_a_quick_run_asks_the_same_with_less() -> None:
         assert scenario.tokens_per_stream <= SCENARIOS[scenario.name].tokens_per_stream
         assert scenario.streams == SCENARIOS[scenario.name].streams
     assert [s.name for s in run.chosen_scenarios(["prefill-8000"], quick=True)] == ["prefill-8000"]
+
+
+def test_an_engine_whose_prompts_would_take_too_long_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    settings = Settings(threads=2, rounds=1, budget=60.0, fidelity_tokens=1, log_folder=tmp_path)
+    bench = Bench(settings, {}, Results(machine={}, limits={}, settings={}), lambda text: None, lambda text: None)
+    asked: dict[str, list[str]] = {"transformers": [], OURS: []}
+    rates = {"transformers": 45.0, OURS: 250.0}
+    names = ["prefill-512", "prefill-2048", "decode-16", "decode-64", "chat"]
+    for name in names:
+
+        def measure(engine: str, round_: int, scenario: str = name) -> dict[str, float]:
+            asked[engine].append(scenario)
+            return {scenario: rates[engine]}
+
+        bench._in_turn("model", SCENARIOS[name], list(asked), measure)
+    assert asked[OURS] == names
+    assert asked["transformers"] == [name for name in names if name != "decode-64"]  # 64 · 128 tokens at 45 a second
+    (reason,) = bench.results.not_measured
+    assert reason["why"] == "its prompts would take 182 s, more than the 60 s of a scenario here"
 
 
 def test_ours_is_always_among_the_engines() -> None:
