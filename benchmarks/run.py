@@ -116,7 +116,6 @@ def measure(options: argparse.Namespace, out: Path) -> Results:
             results.limits = machine.measure_limits(threads, 0.8 if quick else 3.0, say)
             for name, path in paths.items():
                 bench.measure(name, path, scenarios)
-                results.save(out / "results.json")
             results.limits["bandwidth, 2 MiB pages, afterwards"] = {
                 str(threads): machine.bandwidth_again(threads, 0.8 if quick else 3.0)
             }
@@ -198,8 +197,7 @@ def _parser() -> argparse.ArgumentParser:
         "--budget",
         type=float,
         metavar="SECONDS",
-        help="time of one engine in one scenario after which further rounds are left out, or all where its prompts "
-        "alone would take longer; default 180, quick 4",
+        help="time of one engine in one scenario after which further rounds are left out; default 180, quick 4",
     )
     parser.add_argument("-t", "--threads", type=count, help="threads of every engine; default the usable cores")
     parser.add_argument("--quick", action="store_true", help="smaller scenarios, fewer rounds, no slow starters")

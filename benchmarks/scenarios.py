@@ -10,6 +10,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from benchmarks.peers.protocol import LEAD
+
 Kind = Literal["decode", "prefill", "chat", "process", "fidelity"]
 FIRST_ID, LAST_ID = 1000, 40_000
 """Ids of ordinary text in both models: above the control and byte tokens, below the end of either vocabulary."""
@@ -60,8 +62,9 @@ class Scenario:
 
     @property
     def tokens_per_stream(self) -> int:
-        """Context that one stream needs."""
-        return self.prefix_tokens + self.prompt_tokens + self.output_tokens
+        """Context that one stream needs; several may run on while the last one makes its tokens."""
+        most = self.output_tokens * (LEAD if self.streams > 1 else 1)
+        return self.prefix_tokens + self.prompt_tokens + most
 
     @property
     def prompt_tokens_in_all(self) -> int:

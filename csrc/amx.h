@@ -1,9 +1,8 @@
 // Whether Intel AMX can be used: the processor, the system, its permission, and a try.
 #pragma once
 #include <functional>
-#include <string>
 
-#include "kernel_table.h"
+#include "isa_trial.h"
 
 namespace pellucid {
 
@@ -15,15 +14,7 @@ struct AmxProbe {
   std::function<bool()> computes_rightly;
 };
 
-struct AmxState {
-  bool usable;
-  std::string note;  // why tiles are not used where the processor has them; else empty
-};
-
-AmxState judge_amx(const AmxProbe& probe);
-
-// Whether `tiles` gives the products that `rows` gives, bit for bit, and its fast ones what `emulated` gives, nearly.
-bool tiles_agree(const KernelTable& tiles, const KernelTable& rows, const KernelTable& emulated);
+IsaState judge_amx(const AmxProbe& probe);
 
 #ifdef PELLUCID_AMX
 bool amx_in_processor();

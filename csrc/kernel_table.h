@@ -166,6 +166,9 @@ struct KernelTable {
 extern const KernelTable kGenericKernels;
 #ifdef PELLUCID_X86
 extern const KernelTable kAvx2Kernels;
+#ifdef PELLUCID_HAS_AVXVNNI
+extern const KernelTable kAvxVnniKernels;
+#endif
 extern const KernelTable kAvx512VnniKernels;
 // Products on tiles; all else is as in kAvx512VnniKernels (isa.cpp puts the two together).
 extern const Products kAmxEmulatedExact, kAmxEmulatedFast;

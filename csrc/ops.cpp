@@ -157,7 +157,7 @@ void Runtime::products(const Product& call, const Runs& runs) {
 
 void Runtime::product(const Product& call) {
   // A block's activations stay in the nearest caches while the panels pass by; the larger the matrix, the more rows
-  // must share what is read from memory.
+  // must share what is read from memory, or what floats of two bytes are made into.
   constexpr size_t kSmallMatrix = 4 << 20;
   const int64_t block = call.tiles() || !call.w.has_int() || call.w.bytes() > kSmallMatrix ? kBlock : 16;
   if (call.x.count >= 2 * block * pool_.size())

@@ -5,7 +5,7 @@ Serves llama-cpp-python and ik-llama-cpp-python, whose modules have most functio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -76,7 +76,7 @@ class LlamaCppEngine:
         self._shape = (streams, tokens)
         self._stored = []
 
-    def generate(self, prompts: list[list[int]], num_tokens: int) -> Iterator[Emitted]:
+    def generate(self, prompts: list[list[int]], num_tokens: int) -> Generator[Emitted]:
         kept = self._kept_prefix(prompts)
         if kept:
             self.keep(kept)

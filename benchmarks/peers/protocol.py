@@ -18,13 +18,17 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 Emitted = list[tuple[int, int]]
 """(stream, token id) of each token that one step produced."""
+LEAD = 4
+"""So many times the tokens that are wanted of several streams are asked for: where an engine begins some of them long
+before others, all still run while the last one makes its own."""
 SHOWN_TOKENS = 16
 """First tokens of each stream that an answer holds: enough to see that two engines run the same model."""
 
@@ -40,8 +44,11 @@ class Engine(Protocol):
         """The next calls have so many streams of at most so many tokens each."""
         ...
 
-    def generate(self, prompts: list[list[int]], num_tokens: int) -> Iterator[Emitted]:
-        """Greedy, `num_tokens` for every prompt whatever they are; yields after each step."""
+    def generate(self, prompts: list[list[int]], num_tokens: int) -> Generator[Emitted]:
+        """Greedy, `num_tokens` for every prompt whatever they are; yields after each step.
+
+        Whoever iterates may stop: what is unfinished then is given up.
+        """
         ...
 
     def logits(self, token_ids: list[int]) -> Iterator[Any]:
@@ -53,23 +60,28 @@ class Engine(Protocol):
 class Clock:
     """Times of one generation, fed step by step.
 
-    The window opens when every stream has its first token and closes when the first of them has its last: all streams
-    run in it, so its tokens per second are those of a full batch.
+    The window opens when every stream has its first token and closes when all have `num_tokens`, or when one has
+    `most`, its last: all streams run in it, so its tokens per second are those of a full batch.
     """
 
     num_streams: int
     num_tokens: int
+    most: int
     begin: float
     token_ids: list[list[int]] = field(init=False)
     first: float = 0.0
-    window_end: float = 0.0
     end: float = 0.0
     window_tokens: int = 0
     _num_started: int = 0
-    _is_open: bool = True
 
     def __post_init__(self) -> None:
         self.token_ids = [[] for _ in range(self.num_streams)]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the window has closed."""
+        lengths = [len(ids) for ids in self.token_ids]
+        return min(lengths) >= self.num_tokens or max(lengths) >= self.most
 
     def add(self, emitted: Emitted, now: float) -> None:
         """Take in one step that ended at `now`."""
@@ -78,34 +90,39 @@ class Clock:
             ids = self.token_ids[stream]
             self._num_started += not ids
             ids.append(token_id)
-        if was_full and self._is_open:
+        if was_full:
             self.window_tokens += len(emitted)
-            self.window_end = now
-        elif not was_full and self._num_started == self.num_streams:
-            self.first = self.window_end = now
-        self._is_open = self._is_open and all(len(ids) < self.num_tokens for ids in self.token_ids)
+        elif self._num_started == self.num_streams:
+            self.first = now
         self.end = now
 
     def answer(self) -> dict[str, Any]:
-        """The answer to `generate`. Raises `RuntimeError` when a stream has not as many tokens as asked for."""
-        wrong = [len(ids) for ids in self.token_ids if len(ids) != self.num_tokens]
-        if wrong:
-            raise RuntimeError(f"{len(wrong)} streams gave {wrong[0]} tokens instead of {self.num_tokens}")
+        """The answer to `generate`. Raises `RuntimeError` when there was no time in which all streams ran."""
+        if self._num_started < self.num_streams or (self.num_tokens > 1 and not self.window_tokens):
+            shortest = min(len(ids) for ids in self.token_ids)
+            raise RuntimeError(
+                f"{self.num_streams} streams never ran together: one had {self.most} tokens when the last "
+                f"had {shortest}"
+            )
         return {
             "first_s": self.first - self.begin,
             "total_s": self.end - self.begin,
-            "window_s": self.window_end - self.first,
+            "window_s": self.end - self.first,
             "window_tokens": self.window_tokens,
             "token_ids": [ids[:SHOWN_TOKENS] for ids in self.token_ids],
         }
 
 
 def timed(engine: Engine, prompts: list[list[int]], num_tokens: int) -> dict[str, Any]:
-    """Generate and measure."""
-    clock = Clock(len(prompts), num_tokens, time.perf_counter())
-    for emitted in engine.generate(prompts, num_tokens):
-        clock.add(emitted, time.perf_counter())
-    return clock.answer()
+    """Generate and measure. Raises `RuntimeError` when the engine ends before every stream has its tokens."""
+    most = num_tokens if len(prompts) == 1 else LEAD * num_tokens
+    clock = Clock(len(prompts), num_tokens, most, time.perf_counter())
+    with closing(engine.generate(prompts, most)) as steps:
+        for emitted in steps:
+            clock.add(emitted, time.perf_counter())
+            if clock.is_over:
+                return clock.answer()
+    raise RuntimeError(f"the engine ended with {min(len(ids) for ids in clock.token_ids)} of {num_tokens} tokens")
 
 
 def answer(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:

@@ -22,12 +22,16 @@ NB_MODULE(_native, m) {
     check(format >= 0 && rows >= 0 && columns >= 0, "unknown type or negative size");
     return static_cast<size_t>((rows + kPanelRows - 1) / kPanelRows) * kFormats[format].panel_bytes(columns);
   });
-  m.def("amx_note", [] { return amx_state().note; });
+  m.def("unused_instructions", &unused_instructions);
   m.def("emulated_tiles_agree", &emulated_tiles_agree);
   // For tests: the answers are given instead of asked.
   m.def("judge_amx", [](bool processor, bool system, int permission, bool right) {
-    const AmxState state = judge_amx({[=] { return processor; }, [=] { return system; }, [=] { return permission; },
+    const IsaState state = judge_amx({[=] { return processor; }, [=] { return system; }, [=] { return permission; },
                                       [=] { return right; }});
+    return std::make_tuple(state.usable, state.note);
+  });
+  m.def("judge_avxvnni", [](bool processor, bool right) {
+    const IsaState state = judge_avxvnni(processor, [=] { return right; });
     return std::make_tuple(state.usable, state.note);
   });
   bind_operations(m);

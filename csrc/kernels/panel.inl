@@ -48,6 +48,7 @@ inline void int_panel_rows(const uint8_t* panel, int64_t columns, const uint8_t*
   constexpr size_t stream_bytes = unit_bytes + kParts * scale_step * (CENTER < 0 ? 2 : 1);
   constexpr int kTogether = M < kRowsTogether ? M : kRowsTogether;
   using UnitOfRows = Unit<BYTES, CODE, (M > kTogether)>;
+  static_assert(!UnitOfRows::kCentred || CENTER == 7);
   constexpr int kCenterLeft = UnitOfRows::kCentred ? 0 : CENTER;
   const size_t units = static_cast<size_t>(columns) / 32;
   const uint8_t* scales = panel + units * unit_bytes;

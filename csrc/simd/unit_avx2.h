@@ -13,7 +13,8 @@ constexpr int kRowsTogether = 4;  // their sums fit into the registers
 constexpr int kFloatRows = 4;
 // Sums of more rows wait in memory, which pays only where it saves much unpacking.
 constexpr int rows_of_codes(int bytes, Code code) {
-  return code == Code::Bits5 || code == Code::Bits6 || (code == Code::Table4 && bytes == 1) ? 16 : kRowsTogether;
+  const bool slow_table = code == Code::Table4 && bytes == 1 && !kByteSums;
+  return code == Code::Bits5 || code == Code::Bits6 || slow_table ? 16 : kRowsTogether;
 }
 constexpr size_t kFarthestAhead = 65536;  // what the second-level cache surely holds
 
@@ -144,11 +145,12 @@ struct Unit<2, CODE, READY> {
   }
 };
 
-// One byte an activation. vpmaddubsw gives sums of two products in 16 bits, which are added there as long as they fit.
-// Codes of all eight bits do not fit themselves: they are taken less 128, as a size and a sign that goes to the activation.
+// One byte an activation. Without kByteSums, vpmaddubsw gives sums of two products in 16 bits, which are added there as
+// long as they fit. Codes of all eight bits do not fit themselves: they are taken less 128, as a size and a sign that goes
+// to the activation.
 template <Code CODE, bool READY>
 struct Unit<1, CODE, READY> {
-  static constexpr bool kCentred = CODE == Code::Bits8 || CODE == Code::Table4;
+  static constexpr bool kCentred = !kByteSums && (CODE == Code::Bits8 || CODE == Code::Table4);
   static constexpr int kFit = CODE == Code::Bits4 ? 8 : CODE == Code::Bits5 ? 4 : 2;
   const uint8_t* codes;
   const uint8_t* table;
@@ -164,7 +166,9 @@ struct Unit<1, CODE, READY> {
 
   template <int J0, int J1, int M>
   PELLUCID_INLINE void dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
-    if constexpr (kCentred) {
+    if constexpr (kByteSums) {
+      whole_dots<J0, J1, M>(a, stride, s);
+    } else if constexpr (kCentred) {
       centred_dots<J0, J1, M, 0>(a, stride, s);
       centred_dots<J0, J1, M, 1>(a, stride, s);
     } else if constexpr (J1 - J0 <= kFit) {
@@ -185,6 +189,21 @@ struct Unit<1, CODE, READY> {
     return kCentred ? _mm256_xor_si256(c, _mm256_set1_epi8(-128)) : c;
   }
   __m256i columns(int j, int half) const { return READY ? ready[2 * j + half] : byte_codes(j, half); }
+
+  template <int J0, int J1, int M>
+  PELLUCID_INLINE void whole_dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
+    PELLUCID_UNROLL
+    for (int m = 0; m < M; ++m) s[m] = iset1(0);
+    PELLUCID_UNROLL
+    for (int j = J0; j < J1; ++j) {
+      const __m256i w0 = columns(j, 0), w1 = columns(j, 1);
+      PELLUCID_UNROLL
+      for (int m = 0; m < M; ++m) {
+        const __m256i x = broadcast4(a + static_cast<size_t>(m) * stride + 4 * j);
+        s[m] = {add_byte_products(s[m].a, w0, x), add_byte_products(s[m].b, w1, x)};
+      }
+    }
+  }
 
   static __m256i add_pairs(__m256i sum, __m256i w, __m256i x) {
     sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, x));

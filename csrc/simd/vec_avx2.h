@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "sums_avx2.h"
+
 namespace {
 
 constexpr int kMaxQueries = 4;
@@ -100,13 +102,6 @@ inline I16 icast(V16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(
 inline V16 vcast(I16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
 inline I16 iround(V16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 inline V16 vfromint(I16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
-
-// s + w · a, here and now: GCC would gather all products of a sum first, on the stack, and add them up afterwards.
-inline __m256i add_products(__m256i s, __m256i w, __m256i a) {
-  s = _mm256_add_epi32(s, _mm256_madd_epi16(w, a));
-  asm("" : "+x"(s));
-  return s;
-}
 
 // ---- attention codes: int16 pairs in 32-bit lanes ----------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class StepEngine:
     def prepare(self, streams: int, tokens: int) -> None:
         self.prepared = (streams, tokens)
 
-    def generate(self, prompts: list[list[int]], num_tokens: int) -> Iterator[Emitted]:
+    def generate(self, prompts: list[list[int]], num_tokens: int) -> Generator[Emitted]:
         for _ in range(num_tokens):
             yield [(stream, prompt[0]) for stream, prompt in enumerate(prompts)]
 
@@ -34,17 +34,35 @@ class StepEngine:
         raise NotImplementedError("no logits here")
 
 
-def test_the_window_opens_when_all_have_a_token_and_closes_when_one_has_its_last() -> None:
-    clock = Clock(num_streams=2, num_tokens=3, begin=10.0)
-    clock.add([(0, 7)], 11.0)
+def test_the_window_opens_when_all_have_a_token_and_closes_when_all_have_theirs() -> None:
+    clock = Clock(num_streams=2, num_tokens=3, most=12, begin=10.0)
+    for now in (10.5, 11.0, 11.5):
+        clock.add([(0, 7)], now)
     clock.add([(0, 7), (1, 8)], 12.0)  # now both have begun; what came so far is not in the window
-    clock.add([(0, 7), (1, 8)], 13.5)  # stream 0 has its last token
-    clock.add([(1, 8)], 20.0)
+    clock.add([(0, 7), (1, 8)], 13.5)
+    assert not clock.is_over
+    clock.add([(0, 7), (1, 8)], 14.0)
+    assert clock.is_over
     result = clock.answer()
     assert result["first_s"] == 2.0
-    assert result["total_s"] == 10.0
-    assert (result["window_tokens"], result["window_s"]) == (2, 1.5)
-    assert result["token_ids"] == [[7, 7, 7], [8, 8, 8]]
+    assert result["total_s"] == 4.0
+    assert (result["window_tokens"], result["window_s"]) == (4, 2.0)
+    assert result["token_ids"] == [[7] * 6, [8] * 3]
+
+
+def test_the_window_closes_when_one_has_its_last_and_must_have_been_open() -> None:
+    clock = Clock(num_streams=2, num_tokens=3, most=4, begin=0.0)
+    clock.add([(0, 7), (0, 7)], 1.0)
+    clock.add([(0, 7), (1, 8)], 2.0)
+    clock.add([(0, 7), (1, 8)], 3.0)
+    assert clock.is_over
+    assert clock.answer()["window_tokens"] == 2
+    late = Clock(num_streams=2, num_tokens=3, most=4, begin=0.0)
+    for now in range(1, 5):
+        late.add([(0, 7)], float(now))
+    assert late.is_over
+    with pytest.raises(RuntimeError, match="2 streams never ran together: one had 4 tokens when the last had 0"):
+        late.answer()
 
 
 def test_one_stream_counts_all_tokens_but_the_first() -> None:
@@ -53,12 +71,29 @@ def test_one_stream_counts_all_tokens_but_the_first() -> None:
     assert result["token_ids"] == [[5] * SHOWN_TOKENS]
 
 
+def test_several_streams_are_asked_for_more_and_given_up_when_the_window_has_closed() -> None:
+    given_up = []
+
+    class Unequal(StepEngine):
+        def generate(self, prompts: list[list[int]], num_tokens: int) -> Generator[Emitted]:
+            try:
+                for step in range(num_tokens):
+                    yield [(0, 1), (1, 2)] if step >= 5 else [(0, 1)]
+            finally:
+                given_up.append(step)
+
+    assert timed(Unequal(), [[1], [2]], 3)["window_tokens"] == 4
+    assert given_up == [7]
+
+
 def test_a_stream_that_ends_early_is_an_error() -> None:
-    clock = Clock(num_streams=2, num_tokens=2, begin=0.0)
-    clock.add([(0, 1), (1, 1)], 1.0)
-    clock.add([(0, 1)], 2.0)
-    with pytest.raises(RuntimeError, match="1 streams gave 1 tokens instead of 2"):
-        clock.answer()
+    class Short(StepEngine):
+        def generate(self, prompts: list[list[int]], num_tokens: int) -> Generator[Emitted]:
+            yield [(0, 1), (1, 1)]
+            yield [(0, 1)]
+
+    with pytest.raises(RuntimeError, match="the engine ended with 1 of 2 tokens"):
+        timed(Short(), [[1], [2]], 2)
 
 
 def test_calls() -> None:

@@ -72,6 +72,13 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert anchor in anchors(target), f"{path}#{anchor}"
 
 
+def test_every_document_is_in_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / path).resolve() for _, path, _ in links(index)}
+    here = [*index.parent.glob("*.md"), *index.parent.glob("decisions/*.md")]
+    assert [named(path) for path in here if path.resolve() not in linked | {index.resolve()}] == []
+
+
 @each_document
 def test_names_in_links_are_in_the_files_they_lead_to(document: Path) -> None:
     for text, path, _ in links(document):

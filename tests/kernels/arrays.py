@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,6 +43,17 @@ def random_part(
     if block_type.name == "MXFP4":
         blocks[:, 0] = rng.integers(118, 126, len(blocks))
     return WeightPart("w", blocks.reshape(-1), block_type, rows, columns, row_order)
+
+
+def with_codes(part: WeightPart, filling: int) -> WeightPart:
+    """The same with all bytes of its blocks `filling`, but for the scales that are floats."""
+    blocks = part.data.reshape(-1, part.type.type_size).copy()
+    kept = [byte for at in _HALF_FIELDS.get(part.type.name, ()) for byte in (at, at + 1)]
+    kept += [0] if part.type.name == "MXFP4" else []
+    scales = blocks[:, kept]
+    blocks[:] = filling
+    blocks[:, kept] = scales
+    return replace(part, data=blocks.reshape(-1))
 
 
 def plain(part: WeightPart) -> np.ndarray:

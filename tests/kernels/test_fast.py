@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from kernels.arrays import SERVED_TYPES, block_type, fast_step, linear, plain, random_part
+from kernels.arrays import SERVED_TYPES, block_type, fast_step, linear, plain, random_part, with_codes
 
 from pellucid.formats.block_types import BlockType
 from pellucid.kernels.native import NativeBackend, available_isas
@@ -43,6 +43,24 @@ def test_fast_products_are_those_of_8_bit_activations(weight_type: BlockType, is
     # What is left is float32's share; ties of the division by the scale may fall the other way, a step of one column.
     size = np.abs(x) @ (np.abs(weights) + np.abs(weights).max(axis=1, keepdims=True)).T
     assert np.all(np.abs(got - rounded @ weights.T) <= 2e-6 * size + 1e-6 * np.abs(x).max() * np.abs(weights).max())
+
+
+@pytest.mark.parametrize("isa", BYTE_ISAS)
+@pytest.mark.parametrize("weight_type", [t for t in SERVED_TYPES if t.name not in FLOATS], ids=lambda t: t.name)
+def test_fast_sums_hold_the_largest_codes_and_activations(weight_type: BlockType, isa: str) -> None:
+    """All bits of codes set, or none, and activations at the end of their range: no sum on the way overflows."""
+    columns = 3 * math.lcm(weight_type.block_size, 32)
+    backend = NativeBackend(2, isa)
+    step = fast_step(backend, np.ones(20, dtype=bool))
+    x = np.ones((20, columns), dtype=np.float32)
+    x[1], x[2, ::2], x[3, 1::2], x[4, columns // 2 :] = -1, -1, -1, -1
+    usual = random_part(np.random.default_rng(8), weight_type, 16, columns)
+    for filling in (0x00, 0x7F, 0x80, 0xFF):
+        part = with_codes(usual, filling)
+        weights = plain(part).astype(np.float64)
+        got = linear(backend, x, backend.matrix([part]), 16, step)
+        size = np.abs(x) @ (np.abs(weights) + np.abs(weights).max(axis=1, keepdims=True)).T
+        assert np.all(np.abs(got - x.astype(np.float64) @ weights.T) <= 2e-6 * size)
 
 
 @pytest.mark.skipif("amx_emulated" not in ISAS, reason="the tile kernels need AVX-512 VNNI")

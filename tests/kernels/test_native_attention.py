@@ -122,13 +122,15 @@ def test_rules_that_can_not_be_are_refused() -> None:
     dtype=st.sampled_from(KV_CACHE_DTYPES),
     ruled=st.booleans(),
     head_dim=st.sampled_from([16, 64]),
+    shape=st.sampled_from([(6, 2), (8, 1)]),
 )
 def test_chunks_threads_and_instruction_sets_give_the_same_bits(
-    seed, length, window, cuts, isa, threads, dtype, ruled, head_dim
+    seed, length, window, cuts, isa, threads, dtype, ruled, head_dim, shape
 ) -> None:
     rng = np.random.default_rng(seed)
-    case = random_attention(rng, [(0, length)], heads=6, kv_heads=2, head_dim=head_dim, dtype=dtype)
-    heads = np.arange(6, dtype=np.float32)
+    num_heads, num_kv_heads = shape
+    case = random_attention(rng, [(0, length)], heads=num_heads, kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
+    heads = np.arange(num_heads, dtype=np.float32)
     rules = {"softcap": 1.0, "sinks": heads, "slopes": heads / 100} if ruled else {}
     whole = run(BACKENDS[ISAS[0], 2], case, window, **rules)
     backend, layer, pieces = BACKENDS[isa, threads], case.fresh_layer(), []

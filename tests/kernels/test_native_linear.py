@@ -70,6 +70,25 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours_threads_or_instruction_set(
     assert all(np.array_equal(r, results[0]) for r in results)
 
 
+@pytest.mark.parametrize("columns", [1, 63, 64, 65, 160, 300])
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16"])
+def test_weights_that_are_floats_give_a_row_its_bits_in_any_company(name: str, columns: int) -> None:
+    """Many rows go through strips of columns that a single row does not."""
+    rng = np.random.default_rng(11)
+    part = random_part(rng, block_type(name), 24, columns)
+    x = rng.standard_normal((300, columns)).astype(np.float32)
+    results = []
+    for isa in ISAS:
+        backend = NativeBackend(2, isa)
+        matrix = backend.matrix([part])
+        whole = linear(backend, x, matrix, 24)
+        for count in (1, 4, 7, 64, 65):
+            assert np.array_equal(linear(backend, x[:count].copy(), matrix, 24), whole[:count])
+        results.append(whole)
+    assert all(np.array_equal(r, results[0]) for r in results)
+    np.testing.assert_allclose(results[0], x.astype(np.float64) @ plain(part).T.astype(np.float64), atol=1e-4)
+
+
 @pytest.mark.parametrize("rows_of_x", range(1, 68, 6))
 def test_every_row_count(backend: NativeBackend, rows_of_x: int) -> None:
     rng = np.random.default_rng(rows_of_x)

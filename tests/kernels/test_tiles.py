@@ -12,7 +12,7 @@ from kernels.arrays import SERVED_TYPES, linear, random_part
 from pellucid.errors import BackendError
 from pellucid.formats.block_types import BlockType
 from pellucid.kernels import _native  # type: ignore[attr-defined]
-from pellucid.kernels.native import NativeBackend, amx_note, available_isas
+from pellucid.kernels.native import NativeBackend, available_isas, unused_instructions
 
 TILED = [isa for isa in ("amx", "amx_emulated") if isa in available_isas()]
 needs_avx512 = pytest.mark.skipif(not TILED, reason="the tile kernels need AVX-512 VNNI for what is not on tiles")
@@ -76,9 +76,17 @@ def test_why_amx_is_not_used_is_told_where_the_processor_has_it(
     assert not got_note or got_note.endswith("avx512vnni is used")
 
 
+def test_why_avx_vnni_is_not_used_is_told_where_the_processor_has_it() -> None:
+    assert _native.judge_avxvnni(False, False) == (False, "")
+    assert _native.judge_avxvnni(True, True) == (True, "")
+    usable, note = _native.judge_avxvnni(True, False)
+    assert not usable
+    assert note.endswith("a product computed with it at the start was wrong: avx2 is used")
+
+
 def test_amx_is_refused_by_name_where_it_can_not_run() -> None:
     if "amx" in available_isas():
-        assert amx_note() == ""
+        assert unused_instructions() == ""
         return
     with pytest.raises(BackendError, match=r"'amx'.*generic"):
         NativeBackend(1, "amx")

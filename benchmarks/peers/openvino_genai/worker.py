@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,7 +39,7 @@ class OpenVinoEngine:
     def prepare(self, streams: int, tokens: int) -> None:
         """Nothing: the cache was reserved when the pipeline was made."""
 
-    def generate(self, prompts: list[list[int]], num_tokens: int) -> Iterator[Emitted]:
+    def generate(self, prompts: list[list[int]], num_tokens: int) -> Generator[Emitted]:
         config = genai.GenerationConfig()
         config.max_new_tokens = num_tokens
         config.ignore_eos = True
@@ -49,14 +49,20 @@ class OpenVinoEngine:
             self._num_requests += 1
             ids = openvino.Tensor(np.array([prompt], dtype=np.int64))
             handles.append(self._pipeline.add_request(self._num_requests, ids, config))
-        while self._pipeline.has_non_finished_requests():
-            self._pipeline.step()
-            emitted: Emitted = []
-            for stream, handle in enumerate(handles):
-                while handle.can_read():
-                    for output in handle.read().values():
-                        emitted += [(stream, int(token)) for token in output.generated_ids]
-            yield emitted
+        try:
+            while self._pipeline.has_non_finished_requests():
+                self._pipeline.step()
+                emitted: Emitted = []
+                for stream, handle in enumerate(handles):
+                    while handle.can_read():
+                        for output in handle.read().values():
+                            emitted += [(stream, int(token)) for token in output.generated_ids]
+                yield emitted
+        finally:
+            for handle in handles:
+                handle.stop()
+            while self._pipeline.has_non_finished_requests():
+                self._pipeline.step()
 
     def logits(self, token_ids: list[int]) -> Iterator[Any]:
         """GenAI gives no full logits: the model that it made from the file is saved and run by OpenVINO itself."""

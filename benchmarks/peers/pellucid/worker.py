@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class PellucidEngine:
     def prepare(self, streams: int, tokens: int) -> None:
         """Nothing: blocks are taken as they are needed."""
 
-    def generate(self, prompts: list[list[int]], num_tokens: int) -> Iterator[Emitted]:
+    def generate(self, prompts: list[list[int]], num_tokens: int) -> Generator[Emitted]:
         params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
         streams = {}
         for stream, prompt in enumerate(prompts):
@@ -48,9 +48,13 @@ class PellucidEngine:
             request_id = str(self._num_requests)
             streams[request_id] = stream
             self._engine.add_request(request_id, prompt, params)
-        while self._engine.has_unfinished_requests():
-            outputs = self._engine.step()
-            yield [(streams[o.request_id], token) for o in outputs for one in o.outputs for token in one.token_ids]
+        try:
+            while self._engine.has_unfinished_requests():
+                outputs = self._engine.step()
+                yield [(streams[o.request_id], token) for o in outputs for one in o.outputs for token in one.token_ids]
+        finally:
+            for request_id in streams:
+                self._engine.abort(request_id)
 
     def logits(self, token_ids: list[int]) -> Iterator[Any]:
         sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests"))

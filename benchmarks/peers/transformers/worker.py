@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class TransformersEngine:
     def prepare(self, streams: int, tokens: int) -> None:
         """Nothing: the cache grows as it is needed."""
 
-    def generate(self, prompts: list[list[int]], num_tokens: int) -> Iterator[Emitted]:
+    def generate(self, prompts: list[list[int]], num_tokens: int) -> Generator[Emitted]:
         cache = transformers.DynamicCache(config=self._model.config)
         ids = torch.tensor(prompts)
         for _ in range(num_tokens):

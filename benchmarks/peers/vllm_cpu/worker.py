@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class VllmEngine:
     def prepare(self, streams: int, tokens: int) -> None:
         """Nothing: the cache was reserved when the engine was made."""
 
-    def generate(self, prompts: list[list[int]], num_tokens: int) -> Iterator[Emitted]:
+    def generate(self, prompts: list[list[int]], num_tokens: int) -> Generator[Emitted]:
         params = self._sampling(temperature=0.0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
         streams = {}
         for stream, prompt in enumerate(prompts):
@@ -50,14 +50,17 @@ class VllmEngine:
             streams[request_id] = stream
             self._engine.add_request(request_id, {"prompt_token_ids": prompt}, params)
         seen = [0] * len(prompts)
-        while self._engine.has_unfinished_requests():
-            emitted: Emitted = []
-            for output in self._engine.step():
-                stream = streams[output.request_id.split("-")[0]]
-                ids = output.outputs[0].token_ids
-                emitted += [(stream, int(token)) for token in ids[seen[stream] :]]
-                seen[stream] = len(ids)
-            yield emitted
+        try:
+            while self._engine.has_unfinished_requests():
+                emitted: Emitted = []
+                for output in self._engine.step():
+                    stream = streams[output.request_id.split("-")[0]]
+                    ids = output.outputs[0].token_ids
+                    emitted += [(stream, int(token)) for token in ids[seen[stream] :]]
+                    seen[stream] = len(ids)
+                yield emitted
+        finally:
+            self._engine.abort_request(list(streams))
 
     def logits(self, token_ids: list[int]) -> Iterator[Any]:
         raise NotImplementedError("vLLM gives no full logits through its API")

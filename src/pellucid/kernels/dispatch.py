@@ -56,9 +56,9 @@ def make_backend(name: str = "native", threads: int | None = None) -> Backend:
 
 def unused_instructions() -> str | None:
     """Why faster instructions of this processor are not used; None where there are none."""
-    from pellucid.kernels.native import amx_note
+    from pellucid.kernels import native
 
-    return amx_note() or None
+    return native.unused_instructions() or None
 
 
 def make_sampling_kernels(name: str = "native", threads: int | None = None) -> SamplingKernels | None:

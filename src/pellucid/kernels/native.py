@@ -49,9 +49,9 @@ def available_isas() -> list[str]:
     return cast(list[str], _native.available_isas())
 
 
-def amx_note() -> str:
-    """Why AMX is not used where the processor has it; else empty."""
-    return cast(str, _native.amx_note())
+def unused_instructions() -> str:
+    """Why faster instructions of this processor, AMX or AVX-VNNI, are not used; else empty."""
+    return cast(str, _native.unused_instructions())
 
 
 def start_thread(run: Callable[[], None], stack_bytes: int) -> None:
