@@ -63,8 +63,8 @@ class Scenario:
     @property
     def tokens_per_stream(self) -> int:
         """Context that one stream needs; several may run on while the last one makes its tokens."""
-        most = self.output_tokens * (LEAD if self.streams > 1 else 1)
-        return self.prefix_tokens + self.prompt_tokens + most
+        lead = LEAD if self.streams > 1 else 0
+        return self.prefix_tokens + self.prompt_tokens + self.output_tokens + lead
 
     @property
     def prompt_tokens_in_all(self) -> int:

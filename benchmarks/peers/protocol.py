@@ -26,9 +26,9 @@ from typing import Any, Protocol
 
 Emitted = list[tuple[int, int]]
 """(stream, token id) of each token that one step produced."""
-LEAD = 4
-"""So many times the tokens that are wanted of several streams are asked for: where an engine begins some of them long
-before others, all still run while the last one makes its own."""
+LEAD = 512
+"""So many tokens more than are wanted of several streams are asked for: where an engine begins some of them long before
+others, all still run while the last one makes its own."""
 SHOWN_TOKENS = 16
 """First tokens of each stream that an answer holds: enough to see that two engines run the same model."""
 
@@ -115,7 +115,7 @@ class Clock:
 
 def timed(engine: Engine, prompts: list[list[int]], num_tokens: int) -> dict[str, Any]:
     """Generate and measure. Raises `RuntimeError` when the engine ends before every stream has its tokens."""
-    most = num_tokens if len(prompts) == 1 else LEAD * num_tokens
+    most = num_tokens if len(prompts) == 1 else num_tokens + LEAD
     clock = Clock(len(prompts), num_tokens, most, time.perf_counter())
     with closing(engine.generate(prompts, most)) as steps:
         for emitted in steps:

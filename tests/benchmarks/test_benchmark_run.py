@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import environments, machine, run
 from benchmarks.measuring import Bench, Settings
+from benchmarks.models import golden_fixture
 from benchmarks.peers.registry import OURS, PEERS
 from benchmarks.results import Results
 from benchmarks.scenarios import FIRST_ID, LAST_ID, SCENARIOS
@@ -63,6 +64,13 @@ def test_an_engine_whose_prompts_would_take_too_long_is_left_out_with_the_reason
     assert asked["transformers"] == [name for name in names if name != "decode-64"]  # 64 · 128 tokens at 45 a second
     (reason,) = bench.results.not_measured
     assert reason["why"] == "its prompts would take 182 s, more than 2 times the time of a scenario here"
+
+
+def test_the_fixture_of_a_model_is_found_among_all_golden_files(smollm2_path: Path, gemma3_path: Path) -> None:
+    for path, name in ((smollm2_path, "smollm2-135m.npz"), (gemma3_path, "gemma3-270m.npz")):
+        fixture = golden_fixture(path)
+        assert fixture is not None
+        assert fixture.name == name
 
 
 def test_ours_is_always_among_the_engines() -> None:
