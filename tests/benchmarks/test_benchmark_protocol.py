@@ -71,6 +71,18 @@ def test_one_stream_counts_all_tokens_but_the_first() -> None:
     assert result["token_ids"] == [[5] * SHOWN_TOKENS]
 
 
+def test_one_stream_comes_to_its_end_with_what_it_keeps() -> None:
+    ended = []
+
+    class Keeping(StepEngine):
+        def generate(self, prompts: list[list[int]], num_tokens: int) -> Generator[Emitted]:
+            yield from super().generate(prompts, num_tokens)
+            ended.append(num_tokens)
+
+    timed(Keeping(), [[5]], 4)
+    assert ended == [4]
+
+
 def test_several_streams_are_asked_for_more_and_given_up_when_the_window_has_closed() -> None:
     given_up = []
 
