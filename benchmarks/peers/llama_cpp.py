@@ -78,6 +78,7 @@ class LlamaCppEngine:
 
     def generate(self, prompts: list[list[int]], num_tokens: int) -> Generator[Emitted]:
         kept = self._kept_prefix(prompts)
+        self._stored = []
         if kept:
             self.keep(kept)
         else:
@@ -95,7 +96,8 @@ class LlamaCppEngine:
             rows = [(tokens[s], len(prompts[s]) + step, s, True) for s in range(len(prompts))]
             tokens = self._greedy(rows)
             yield list(tokens.items())
-        self._stored = list(prompts[0]) if len(prompts) == 1 else []
+        if len(prompts) == 1:
+            self._stored = list(prompts[0])
 
     def _kept_prefix(self, prompts: list[list[int]]) -> int:
         """What the package's own generator does: keep the prefix that the prompt shares with what is stored."""
