@@ -125,7 +125,7 @@ def limit_shares(results: Results, model: str) -> dict[str, float]:
     """Pellucid's figures as shares of what the machine could do, 0 to 1.
 
     Decode of one stream against bandwidth (2 MiB pages, all threads, measured in the same rounds) ÷ bytes a token
-    reads; prefill against the 16-bit VNNI rate ÷ operations a token takes. Empty where a limit was not measured.
+    reads; prefill against the 16-bit rate ÷ operations a token takes. Empty where a limit was not measured.
     """
     facts, threads = results.models[model], str(results.settings["threads"])
     shares: dict[str, float] = {}
@@ -137,7 +137,8 @@ def limit_shares(results: Results, model: str) -> dict[str, float]:
         context = sizes["prompt_tokens"] + sizes["output_tokens"] / 2
         read = facts["bytes_per_token"] + facts["kv_bytes_per_token"] * context
         shares["decode-1"] = statistics.median(rounds) * read
-    rate = results.limits.get("vnni_int16", {}).get(threads, {}).get("value")
+    rates = (results.limits.get(name, {}).get(threads, {}).get("value") for name in ("vnni_int16", "avx2_int16"))
+    rate = next((value for value in rates if value), None)
     for figure in results.figures(model):
         prefill = results.median(model, OURS, figure) if figure.startswith("prefill-") else None
         if rate and prefill:
@@ -160,7 +161,7 @@ def _limit_shares(results: Results, model: str) -> str:
     if shares:
         listed = ", ".join(f"{share:.0%} ({FIGURES[figure].title})" for figure, share in shares.items())
         words.append(
-            f"prefill reaches, of the 16-bit VNNI rate at {facts['operations_per_token'] / 1e6:.0f} M operations a "
+            f"prefill reaches, of the 16-bit rate at {facts['operations_per_token'] / 1e6:.0f} M operations a "
             f"token, attention not counted: {listed}"
         )
     return f"Pellucid against the machine: {'; '.join(words)}."
