@@ -3,8 +3,8 @@ row of activations, by type and number of rows; the last line is JSON.
 
     python benchmarks/products.py [--types Q4_1,Q8_0] [--precision fast] [--isa avx2] [--threads 1]
 
-The matrix, 512 × 768, lies in the second-level cache or near it, so that arithmetic is seen and not memory. The call and
-the coding of the activations are in the figures: a twentieth or so with one row. Times the clock they are cycles.
+The matrix, 512 × 768, lies in the second-level cache or near it, so that arithmetic is seen and not memory. The call
+and the coding of the activations are in the figures: a tenth or so with one row. Times the clock they are cycles.
 """
 
 from __future__ import annotations
