@@ -19,8 +19,8 @@ from pellucid.cli.verbs import SUBVERBS, VERBS, Verb
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
 GUIDES = [path for path in DOCUMENTS if "decisions" not in path.parts]
 SETUP_COMMANDS = ['pip install . && pellucid generate "The capital of France is"', "pip install '.[test]' && pytest"]
-_BENCHMARK_FLAGS = """budget check costs draft-layers draft-quantization floats lookup method models peers repeats rounds runs
-scenarios seconds tasks times types version write url"""
+_BENCHMARK_FLAGS = """budget check costs draft-layers draft-quantization floats lookup method models peers repeats
+rounds runs scenarios seconds tasks times types version write url"""
 OTHER_PROGRAMS_FLAGS = {f"--{name}" for name in _BENCHMARK_FLAGS.split()}
 
 _LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
