@@ -10,8 +10,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from benchmarks.peers.pellucid.worker import PellucidEngine
 from benchmarks.peers.protocol import SHOWN_TOKENS, Clock, Emitted, answer, timed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,6 +108,16 @@ def test_a_stream_that_ends_early_is_an_error() -> None:
 
     with pytest.raises(RuntimeError, match="the engine ended with 1 of 2 tokens"):
         timed(Short(), [[1], [2]], 2)
+
+
+def test_the_fidelity_of_fast_prompts_is_measured_with_fast_prompts(smollm2_path: Path) -> None:
+    rows = {}
+    for precision in (None, "exact", "fast"):
+        engine = PellucidEngine(precision)
+        engine.load(smollm2_path, 2, 1024, 1)
+        rows[precision] = np.concatenate(list(engine.logits(list(range(1000, 1040)))))
+    assert np.array_equal(rows[None], rows["exact"])
+    assert not np.array_equal(rows["fast"], rows["exact"])
 
 
 def test_calls() -> None:
