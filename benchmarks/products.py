@@ -13,11 +13,13 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import replace
 
 import numpy as np
 
+from pellucid.config import BLOCK_SIZE
 from pellucid.formats.block_types import BLOCK_TYPES_BY_NAME, BlockType
-from pellucid.forward_batch import ForwardBatch
+from pellucid.forward_batch import SequencePart, batch_of
 from pellucid.kernels.backend import Step, WeightPart
 from pellucid.kernels.native import NativeBackend
 
@@ -36,17 +38,8 @@ def some_weights(weight_type: BlockType) -> WeightPart:
 
 def fast_step(backend: NativeBackend, count: int) -> Step:
     """One prompt of `count` rows, all of which may be fast."""
-    positions = np.arange(count, dtype=np.int32)
-    batch = ForwardBatch(
-        token_ids=np.zeros(count, dtype=np.int32),
-        positions=positions,
-        slot_mapping=positions.astype(np.int64),
-        query_start_loc=np.array([0, count], dtype=np.int32),
-        seq_lens=np.array([count], dtype=np.int32),
-        block_table=np.arange(-(-count // 16), dtype=np.int32)[None, :].copy(),
-        fast_rows=np.ones(count, dtype=np.bool_),
-    )
-    return backend.step(batch)
+    batch = batch_of([SequencePart([0] * count, 0, range(-(-count // BLOCK_SIZE)))], BLOCK_SIZE)
+    return backend.step(replace(batch, fast_rows=np.ones(count, dtype=np.bool_)))
 
 
 def nanoseconds(backend: NativeBackend, weight_type: BlockType, precision: str, count: int) -> float:

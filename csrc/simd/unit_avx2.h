@@ -151,7 +151,7 @@ struct Unit<2, CODE, READY> {
 template <Code CODE, bool READY>
 struct Unit<1, CODE, READY> {
   static constexpr bool kCentred = !kByteSums && (CODE == Code::Bits8 || CODE == Code::Table4);
-  static constexpr int kFit = CODE == Code::Bits4 ? 8 : CODE == Code::Bits5 ? 4 : 2;
+  static constexpr int kFit = kByteSums || CODE == Code::Bits4 ? 8 : CODE == Code::Bits5 ? 4 : 2;
   const uint8_t* codes;
   const uint8_t* table;
   __m256i ready[READY ? 16 : 1];
@@ -166,9 +166,7 @@ struct Unit<1, CODE, READY> {
 
   template <int J0, int J1, int M>
   PELLUCID_INLINE void dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
-    if constexpr (kByteSums) {
-      whole_dots<J0, J1, M>(a, stride, s);
-    } else if constexpr (kCentred) {
+    if constexpr (kCentred) {
       centred_dots<J0, J1, M, 0>(a, stride, s);
       centred_dots<J0, J1, M, 1>(a, stride, s);
     } else if constexpr (J1 - J0 <= kFit) {
@@ -190,8 +188,16 @@ struct Unit<1, CODE, READY> {
   }
   __m256i columns(int j, int half) const { return READY ? ready[2 * j + half] : byte_codes(j, half); }
 
+  static __m256i add_codes(__m256i sum, __m256i w, __m256i x) {
+    if constexpr (kByteSums) return add_byte_products(sum, w, x);
+    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, x));
+    asm("" : "+x"(sum));
+    return sum;
+  }
+
+  // So few columns that all sums fit: into 16 bits, which are widened at the end, or with kByteSums into 32.
   template <int J0, int J1, int M>
-  PELLUCID_INLINE void whole_dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
+  PELLUCID_INLINE void short_dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
     PELLUCID_UNROLL
     for (int m = 0; m < M; ++m) s[m] = iset1(0);
     PELLUCID_UNROLL
@@ -200,34 +206,13 @@ struct Unit<1, CODE, READY> {
       PELLUCID_UNROLL
       for (int m = 0; m < M; ++m) {
         const __m256i x = broadcast4(a + static_cast<size_t>(m) * stride + 4 * j);
-        s[m] = {add_byte_products(s[m].a, w0, x), add_byte_products(s[m].b, w1, x)};
+        s[m] = {add_codes(s[m].a, w0, x), add_codes(s[m].b, w1, x)};
       }
     }
-  }
-
-  static __m256i add_pairs(__m256i sum, __m256i w, __m256i x) {
-    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, x));
-    asm("" : "+x"(sum));
-    return sum;
-  }
-
-  // So few columns that all sums fit into 16 bits.
-  template <int J0, int J1, int M>
-  PELLUCID_INLINE void short_dots(const uint8_t* a, size_t stride, I16 (&s)[M]) const {
+    if constexpr (kByteSums) return;
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i low[M], high[M];
     PELLUCID_UNROLL
-    for (int j = J0; j < J1; ++j) {
-      const __m256i w0 = columns(j, 0), w1 = columns(j, 1);
-      PELLUCID_UNROLL
-      for (int m = 0; m < M; ++m) {
-        const __m256i x = broadcast4(a + static_cast<size_t>(m) * stride + 4 * j);
-        low[m] = j == J0 ? _mm256_maddubs_epi16(w0, x) : add_pairs(low[m], w0, x);
-        high[m] = j == J0 ? _mm256_maddubs_epi16(w1, x) : add_pairs(high[m], w1, x);
-      }
-    }
-    PELLUCID_UNROLL
-    for (int m = 0; m < M; ++m) s[m] = {_mm256_madd_epi16(low[m], ones), _mm256_madd_epi16(high[m], ones)};
+    for (int m = 0; m < M; ++m) s[m] = {_mm256_madd_epi16(s[m].a, ones), _mm256_madd_epi16(s[m].b, ones)};
   }
 
   // Eight of the sixteen rows: registers have room for no more sums of 32 bits.

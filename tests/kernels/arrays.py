@@ -8,7 +8,7 @@ import numpy as np
 
 from pellucid.formats.block_types import BLOCK_TYPES_BY_NAME, BlockType
 from pellucid.formats.dequantize import dequantize
-from pellucid.forward_batch import ForwardBatch
+from pellucid.forward_batch import ForwardBatch, SequencePart, batch_of
 from pellucid.kernels import kv_codes
 from pellucid.kernels.backend import Matrix, Step, WeightPart
 from pellucid.kernels.native import NativeBackend
@@ -156,14 +156,5 @@ def linear(backend: NativeBackend, x: np.ndarray, matrix: Matrix, rows: int, ste
 def fast_step(backend: NativeBackend, fast_rows: np.ndarray) -> Step:
     """One sequence's step whose rows may be fast where it says so."""
     count = len(fast_rows)
-    positions = np.arange(count, dtype=np.int32)
-    batch = ForwardBatch(
-        token_ids=np.zeros(count, dtype=np.int32),
-        positions=positions,
-        slot_mapping=positions.astype(np.int64),
-        query_start_loc=np.array([0, count], dtype=np.int32),
-        seq_lens=np.array([count], dtype=np.int32),
-        block_table=np.arange(-(-count // 16), dtype=np.int32)[None, :].copy(),
-        fast_rows=fast_rows,
-    )
-    return backend.step(batch)
+    batch = batch_of([SequencePart([0] * count, 0, range(-(-count // 16)))], 16)
+    return backend.step(replace(batch, fast_rows=fast_rows))

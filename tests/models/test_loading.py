@@ -14,7 +14,7 @@ from pellucid.errors import ModelFileError, NotEnoughMemoryError, UnsupportedMod
 from pellucid.formats.block_types import BLOCK_TYPES_BY_NAME
 from pellucid.formats.gguf import GGUFFile
 from pellucid.formats.quantize import quantize
-from pellucid.forward_batch import ForwardBatch
+from pellucid.forward_batch import SequencePart, batch_of
 from pellucid.kernels.dispatch import make_backend
 from pellucid.kv_cache.storage import KVCacheStorage
 from pellucid.models import loading
@@ -30,18 +30,8 @@ F32 = BLOCK_TYPES_BY_NAME["F32"]
 
 def logits_of(model: Decoder, ids: list[int], probe: Recorder | None = None) -> np.ndarray:
     """Logits [T, vocab] of one sequence run in one step."""
-    count = len(ids)
-    positions = np.arange(count, dtype=np.int32)
-    config = model.config
-    kv = KVCacheStorage.for_model(config, 8, dtype="float32")
-    batch = ForwardBatch(
-        token_ids=np.array(ids, dtype=np.int32),
-        positions=positions,
-        slot_mapping=positions.astype(np.int64),
-        query_start_loc=np.array([0, count], dtype=np.int32),
-        seq_lens=np.array([count], dtype=np.int32),
-        block_table=np.arange(8, dtype=np.int32)[None, :],
-    )
+    kv = KVCacheStorage.for_model(model.config, 8, dtype="float32")
+    batch = batch_of([SequencePart(ids, 0, range(8))], kv.block_size)
     return model.compute_logits(model.forward(batch, kv, probe).hidden).copy()
 
 

@@ -61,8 +61,7 @@ class PellucidEngine:
         from golden.replay import CHUNK, Replay
 
         decoder: Any = self._engine.model
-        args = self._engine.args
-        replay = Replay(decoder, len(token_ids), args.kv_cache_dtype, getattr(args, "precision", "exact"))
+        replay = Replay(decoder, len(token_ids), self._engine.args.kv_cache_dtype, self._precision or "exact")
         for start in range(0, len(token_ids), CHUNK):
             rows = replay.push(np.array(token_ids[start : start + CHUNK], dtype=np.int32))
             yield decoder.compute_logits(rows)

@@ -8,6 +8,7 @@ weights changed in place) shows in keys and values themselves: a fixed text is r
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from pellucid.config import EngineArgs, ModelConfig
 from pellucid.errors import KVCacheFileError
-from pellucid.forward_batch import ForwardBatch
+from pellucid.forward_batch import SequencePart, batch_of
 from pellucid.kv_cache.manager import KVCacheManager
 from pellucid.kv_cache.saved import check_is_ours, load_cache, save_cache
 from pellucid.kv_cache.storage import KVCacheStorage
@@ -109,16 +110,8 @@ def _arithmetic_digest(engine: EngineLike) -> str:
     scratch = KVCacheStorage.for_model(engine.config, num_blocks, own.block_size, own.dtype)
     ids = np.linspace(0, engine.config.vocab_size - 1, count).astype(np.int32)
     fast_rows = np.arange(count) < count // 2 if engine.args.precision == "fast" else None
-    batch = ForwardBatch(
-        token_ids=ids,
-        positions=np.arange(count, dtype=np.int32),
-        slot_mapping=np.arange(count, dtype=np.int64),
-        query_start_loc=np.array([0, count], dtype=np.int32),
-        seq_lens=np.array([count], dtype=np.int32),
-        block_table=np.arange(num_blocks, dtype=np.int32)[None, :],
-        fast_rows=fast_rows,
-    )
-    engine.model.forward(batch, scratch)
+    batch = batch_of([SequencePart(ids.tolist(), 0, range(num_blocks))], own.block_size)
+    engine.model.forward(replace(batch, fast_rows=fast_rows), scratch)
     digest = hashlib.sha256()
     for block in range(num_blocks):
         digest.update(scratch.block_bytes(block))
